@@ -1,0 +1,41 @@
+"""Federated learning across unequal devices, with nested submodels of one global model."""
+
+from importlib.metadata import version
+
+from nefl.errors import (
+    ConfigError,
+    DataError,
+    NeflError,
+    NestingError,
+    RunError,
+    UpdateError,
+)
+from nefl.methods import METHODS, make_family
+from nefl.nesting.corners import extract, scatter
+from nefl.nesting.modules import Exit, StepSize
+from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.server.aggregate import Aggregate
+from nefl.state import ClientUpdate, ServerState, TrainTask
+
+__version__ = version("nefl")
+
+__all__ = [
+    "METHODS",
+    "Aggregate",
+    "ClientUpdate",
+    "ConfigError",
+    "DataError",
+    "Exit",
+    "Family",
+    "NeflError",
+    "NestingError",
+    "RunError",
+    "ServerState",
+    "StepSize",
+    "SubmodelSpec",
+    "TrainTask",
+    "UpdateError",
+    "extract",
+    "make_family",
+    "scatter",
+]

@@ -1,0 +1,39 @@
+"""The command line itself, and what every command does with an error."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from nefl.cli.profile import profile
+from nefl.errors import NeflError
+
+EXIT_BAD_INPUT = 2
+
+app = typer.Typer(
+    name="nefl",
+    help="Federated learning across unequal devices, with nested submodels of one global model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(profile)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep `nefl` a group of commands."""
+
+
+def main() -> None:
+    """Run the command line. An input's fault is one line on standard error and exit code 2."""
+    try:
+        app()
+    except NeflError as error:
+        Console(stderr=True, soft_wrap=True).print(f"nefl: error: {error}", markup=False)
+        sys.exit(EXIT_BAD_INPUT)
+    except BrokenPipeError:
+        # The reader of our output has gone (`nefl profile … | head`): that is no error.
+        sys.stderr.close()
+        sys.exit(0)

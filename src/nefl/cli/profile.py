@@ -1,0 +1,163 @@
+"""`nefl profile`: what each submodel of a family costs."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from nefl.errors import ConfigError
+from nefl.methods import make_family
+from nefl.models.table import LARGE_INPUTS
+from nefl.nesting.coverage import min_coverage
+from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.spec import Blocks
+
+MAX_BATCH = 1_000_000
+PIPE_WIDTH = 160
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="A model, such as resnet18 or vit_b_16.")],
+    method: Annotated[str, typer.Option(help="A method, such as nefl-wd or heterofl.")] = "nefl-wd",
+    classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
+    input_shape: Annotated[
+        str | None, typer.Option("--input", help="CxHxW; 3x32x32, or 3x224x224 for large models.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Batch size that the training memory is for.")] = 32,
+    ratios: Annotated[
+        str | None,
+        typer.Option(help="Share of parameters of each submodel, as in 0.2,0.4,0.6,0.8,1."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Show each submodel's size and cost: parameters, MACs, training memory, bytes sent."""
+    shape = parse_shape(input_shape or ("3x224x224" if model in LARGE_INPUTS else "3x32x32"))
+    if not 1 <= batch <= MAX_BATCH:
+        raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
+    family = make_family(
+        model,
+        method,
+        classes=classes,
+        input_shape=shape,
+        ratios=None if ratios is None else parse_ratios(ratios),
+    )
+    rows = profile_family(family, shape, batch)
+    report = {
+        "model": model,
+        "method": method,
+        "classes": classes,
+        "input": list(shape),
+        "batch": batch,
+        "family": family.source,
+        "submodels": [asdict(row) for row in rows],
+        "average": {
+            "params": sum(row.params for row in rows) / len(rows),
+            "macs": sum(row.macs for row in rows) / len(rows),
+            "macs_total": sum(row.macs_total for row in rows) / len(rows),
+        },
+        "min_coverage": min_coverage(family),
+    }
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        _show(report, rows)
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read `CxHxW`.
+
+    Raises:
+        ConfigError: if that is not what the text says.
+    """
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ConfigError(f"input {text!r}: give channels, height and width, as in 3x32x32")
+    channels, height, width = map(int, parts)
+    return channels, height, width
+
+
+def parse_ratios(text: str) -> list[float]:
+    """Read numbers with commas between them.
+
+    Raises:
+        ConfigError: if one of them is no number.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"ratios {text!r}: give numbers with commas, as in 0.2,0.4,0.6,0.8,1"
+        ) from None
+
+
+def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
+    shape = "×".join(map(str, report["input"]))
+    table = Table(
+        title=f"{report['model']} under {report['method']}, {report['classes']} classes, {shape}",
+        caption=f"submodels from {report['family']}; training memory for batches of "
+        f"{report['batch']}; minimum coverage {report['min_coverage']}",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    headings = ("#", "γ_W", "γ_D", "γ", "channels", "blocks", "params", "MACs", "memory", "sent")
+    for heading in headings:
+        left = heading in ("channels", "blocks")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.index),
+            f"{row.gamma_w:.2f}",
+            f"{row.gamma_d:.2f}",
+            f"{row.gamma:.2f}",
+            " ".join(map(str, row.channels)),
+            show_blocks(row.blocks),
+            show_count(row.params),
+            show_count(row.macs_total),
+            show_bytes(row.train_memory_bytes),
+            show_bytes(row.payload_bytes),
+        )
+    table.add_section()
+    average = report["average"]
+    table.add_row("ø", *[""] * 5, show_count(average["params"]), show_count(average["macs_total"]))
+    console_for_tables().print(table)
+
+
+def console_for_tables() -> Console:
+    """Return a console that cuts nothing off where there is no terminal to set the width."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def show_blocks(blocks: Blocks) -> str:
+    """Write block vectors compactly: the kept blocks of each stage, runs shortened."""
+    return " ".join(_show_stage(stage) for stage in blocks)
+
+
+def _show_stage(stage: tuple[float, ...]) -> str:
+    if len(stage) <= 6 and max(stage) < 10:
+        return "".join(f"{step:g}" for step in stage)
+    kept = sum(step > 0 for step in stage)
+    leading = all(stage[:kept])
+    largest = "" if max(stage) <= 1 else f"≤{max(stage):g}"
+    return f"{kept}/{len(stage)}{'' if leading else '*'}{largest}"
+
+
+def show_count(count: float) -> str:
+    """Write a large number for people, as in 6.711M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= size:
+            return f"{count / size:.{3 if count < 100 * size else 1}f}{unit}"
+    return f"{count:.0f}"
+
+
+def show_bytes(count: float) -> str:
+    """Write a number of bytes for people, as in 8.5 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,31 @@
+"""Data sets, their division among clients, and augmentation."""
+
+from nefl.data.arrays import ImageDataset, Split
+from nefl.data.augment import POLICIES, BatchTransform, Policy, Transform, make_transform
+from nefl.data.cache import default_cache, open_cached
+from nefl.data.catalog import DATASETS, DatasetInfo
+from nefl.data.datasets import load_dataset
+from nefl.data.partition import PARTITIONS, Partition, partition_clients
+from nefl.data.picture import draw_label_distribution
+from nefl.data.subsets import Subset, subset
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "POLICIES",
+    "BatchTransform",
+    "DatasetInfo",
+    "ImageDataset",
+    "Partition",
+    "Policy",
+    "Split",
+    "Subset",
+    "Transform",
+    "default_cache",
+    "draw_label_distribution",
+    "load_dataset",
+    "make_transform",
+    "open_cached",
+    "partition_clients",
+    "subset",
+]

@@ -1,0 +1,238 @@
+"""The cache of decoded data sets: plain `.npy` files that many processes map at once.
+
+A cache folder is written under another name and renamed when it is complete, and its arrays
+carry checksums: a kill or a full disk leaves nothing that would later be believed.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nefl.data.arrays import (
+    ARRAY_NAMES,
+    Decoded,
+    ImageDataset,
+    Split,
+    channel_statistics,
+    check_decoded,
+)
+from nefl.errors import DataError
+
+CACHE_FORMAT = 1
+_DESCRIPTION = "dataset.json"
+_DIGEST_CHARACTERS = 12
+_log = logging.getLogger(__name__)
+
+
+def default_cache() -> Path:
+    """`$NEFL_CACHE`, else `$XDG_CACHE_HOME/nefl`, else `~/.cache/nefl`."""
+    if chosen := os.environ.get("NEFL_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "nefl"
+
+
+def cache_prefix(name: str, identity: Mapping[str, object]) -> str:
+    """Start of the folder names of one data set; its state completes the name."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+    return f"{slug}-{_digest({'name': name, **identity})}"
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    text = json.dumps([CACHE_FORMAT, content], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def cache_folder(base: Path, prefix: str, state: Mapping[str, object]) -> Path:
+    """The folder for one state of a data set's source: a changed file leads to another folder."""
+    return base / f"{prefix}-{_digest(state)}"
+
+
+def newest_cached(base: Path, prefix: str) -> Path | None:
+    """The latest complete cache folder of a data set, for when its source is gone."""
+    found = [path.parent for path in base.glob(f"{prefix}-*/{_DESCRIPTION}")]
+    return max(found, key=lambda folder: folder.stat().st_mtime_ns, default=None)
+
+
+def open_or_build(
+    folder: Path,
+    name: str,
+    state: Mapping[str, object],
+    read: Callable[[], Decoded],
+    *,
+    verify: bool,
+) -> ImageDataset:
+    """Map the cached data set; decode it first if it is absent or damaged.
+
+    Raises:
+        DataError: the source is bad, or the cache cannot be written.
+    """
+    if folder.exists():
+        try:
+            return open_cached(folder, verify=verify)
+        except DataError as error:
+            _log.warning("%s. Decoding it again.", error)
+    with _locked(folder):
+        # Another process may have built it while this one waited for the lock.
+        if folder.exists():
+            try:
+                return open_cached(folder, verify=verify)
+            except DataError:
+                shutil.rmtree(folder)
+        decoded = _read_source(read, name)
+        with _writing(folder):
+            _write(folder, name, decoded, state)
+    return open_cached(folder, verify=False)
+
+
+def _read_source(read: Callable[[], Decoded], name: str) -> Decoded:
+    try:
+        decoded = read()
+    except OSError as error:
+        raise DataError(f"{error.filename or name}: cannot be read ({error})") from error
+    check_decoded(decoded, name)
+    return decoded
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with ExitStack() as held:
+        with _writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(folder.with_name(f"{folder.name}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # freed by the system if the holder dies
+        yield
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say of a failed write that it was the cache's, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or folder}: the data cache cannot be written ({error}); "
+            "free some space or name another folder with NEFL_CACHE"
+        ) from error
+
+
+def _write(folder: Path, name: str, decoded: Decoded, state: Mapping[str, object]) -> None:
+    """Write under a temporary name, then rename. The caller holds the lock."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    if partial.exists():  # left by a process that was killed: nobody else can be writing it
+        shutil.rmtree(partial)
+    partial.mkdir()
+    try:
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "train_images": decoded.train.images,
+            "train_labels": decoded.train.labels,
+            "test_images": decoded.test.images,
+            "test_labels": decoded.test.labels,
+        }
+        described = {key: _write_array(partial, key, array) for key, array in arrays.items()}
+        mean, std = channel_statistics(decoded.train.images)
+        description = {
+            "format": CACHE_FORMAT,
+            "name": name,
+            "class_names": decoded.class_names,
+            "mean": mean,
+            "std": std,
+            "arrays": described,
+            "sources": state,
+        }
+        text = json.dumps(description, indent=1, default=str)
+        (partial / _DESCRIPTION).write_text(text, encoding="utf-8")
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_array(folder: Path, key: str, array: npt.NDArray[Any]) -> dict[str, object]:
+    path = folder / f"{key}.npy"
+    np.save(path, np.ascontiguousarray(array), allow_pickle=False)
+    return {
+        "shape": array.shape,
+        "dtype": array.dtype.name,
+        "bytes": path.stat().st_size,
+        "sha256": _file_sha256(path),
+    }
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_cached(folder: Path, *, verify: bool) -> ImageDataset:
+    """Memory-map a data set that was decoded before.
+
+    Args:
+        folder: `ImageDataset.folder` of the process that loaded it.
+        verify: compare the checksums (reads every byte); sizes and shapes are always compared.
+
+    Raises:
+        DataError: a file is missing, or is not what was written.
+    """
+    description = _read_description(folder)
+    try:
+        arrays = {
+            key: _map_array(folder / f"{key}.npy", description["arrays"][key], verify)
+            for key in ARRAY_NAMES
+        }
+        return ImageDataset(
+            name=str(description["name"]),
+            train=Split(arrays["train_images"], arrays["train_labels"]),
+            test=Split(arrays["test_images"], arrays["test_labels"]),
+            class_names=tuple(description["class_names"]),
+            mean=tuple(description["mean"]),
+            std=tuple(description["std"]),
+            folder=folder,
+        )
+    except (KeyError, TypeError) as error:
+        raise _damaged(folder / _DESCRIPTION, f"no proper entry {error}") from error
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / _DESCRIPTION
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(description, dict) or description.get("format") != CACHE_FORMAT:
+        raise _damaged(path, f"not a description of format {CACHE_FORMAT}")
+    return description
+
+
+def _map_array(path: Path, expected: Mapping[str, Any], verify: bool) -> npt.NDArray[Any]:
+    try:
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise _damaged(path, f"{size} bytes instead of {expected['bytes']}")
+        if verify and _file_sha256(path) != expected["sha256"]:
+            raise _damaged(path, "its checksum is not the one that was written")
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, str(error)) from error
+    if list(array.shape) != expected["shape"] or array.dtype.name != expected["dtype"]:
+        raise _damaged(path, f"{array.dtype.name} {array.shape} instead of {dict(expected)}")
+    return array
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path}: the cached data set is damaged ({reason}); delete the folder {path.parent} "
+        "and load the data set again"
+    )

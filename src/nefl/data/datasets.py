@@ -1,0 +1,74 @@
+"""Loading a data set by name: find its source, decode it once, map it from the cache."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from nefl.data.arrays import ImageDataset
+from nefl.data.cache import (
+    cache_folder,
+    cache_prefix,
+    default_cache,
+    newest_cached,
+    open_cached,
+    open_or_build,
+)
+from nefl.data.catalog import DATASETS
+from nefl.data.idx import DEBIAN_FASHION_MNIST
+from nefl.data.sources import HUB, OWN, find_source
+from nefl.errors import ConfigError, DataError
+
+_WITHOUT_FILES = ("digits", "synthetic")
+_log = logging.getLogger(__name__)
+
+
+def load_dataset(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    verify: bool = True,
+    options: Mapping[str, object] | None = None,
+) -> ImageDataset:
+    """Load a data set, decoding it into the cache the first time.
+
+    Args:
+        name: one of `DATASETS`, or `images` (an image folder), `arrays` (a `.npz` file), or
+            `package.module:function`.
+        root: the folder or file it comes from; "hub" or None fetches a known set from the
+            Hugging Face hub (Fashion-MNIST is first looked for where Debian installs it).
+        cache: folder of decoded data sets; None means `$NEFL_CACHE` and its fallbacks.
+        verify: compare the checksums of the cached arrays.
+        options: what the data set offers (`docs/data.md`); keyword arguments of a function.
+
+    Raises:
+        ConfigError: unknown name or option, or a root where none belongs.
+        DataError: the source is missing, damaged or not the data set it should be.
+    """
+    chosen = dict(options or {})
+    path = _root_path(name, root)
+    base = Path(cache) if cache is not None else default_cache()
+    identity = {"root": str(path.absolute()) if path else None, "options": chosen}
+    prefix = cache_prefix(name, identity)
+    if path is not None and not path.exists():
+        kept = newest_cached(base, prefix)
+        if kept is None:
+            wanted = DATASETS[name].wanted if name in DATASETS else "your data"
+            raise DataError(f"{path}: no such file or folder; expected {wanted} there")
+        _log.warning("%s is gone; using what was decoded from it before, in %s", path, kept)
+        return open_cached(kept, verify=verify)
+    source = find_source(name, path, chosen)
+    folder = cache_folder(base, prefix, source.state)
+    return open_or_build(folder, name, source.state, source.read, verify=verify)
+
+
+def _root_path(name: str, root: str | Path | None) -> Path | None:
+    if root is not None and str(root) != HUB:
+        if name in _WITHOUT_FILES or ":" in name:
+            raise ConfigError(f"data set {name!r} reads no files: leave out the root {str(root)!r}")
+        return Path(root).expanduser()
+    if root is not None and (name in _WITHOUT_FILES or name in OWN or ":" in name):
+        raise ConfigError(f"data set {name!r} is not on the hub: root 'hub' does not fit")
+    if root is None and name == "fashion-mnist" and DEBIAN_FASHION_MNIST.is_dir():
+        return DEBIAN_FASHION_MNIST
+    return None

@@ -1,0 +1,84 @@
+"""A user's own data: arrays from a `.npz` file or from a function."""
+
+import importlib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nefl.data.arrays import Decoded, Split, as_images, make_split
+from nefl.errors import DataError
+
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def read_npz(path: Path) -> Decoded:
+    """Read x_train, y_train, x_test, y_test and, if there, class_names; never unpickles.
+
+    Raises:
+        DataError: the file does not parse, lacks an array, or holds Python objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: a single array; save the four with numpy.savez")
+            arrays = {name: content[name] for name in content.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: not a complete .npz file of plain arrays ({error}); write it again "
+            "with numpy.savez, without Python objects"
+        ) from error
+    return decoded_arrays(arrays, str(path))
+
+
+def call_function(reference: str, options: Mapping[str, object]) -> Decoded:
+    """Call `package.module:function` with the options and take the arrays it returns.
+
+    Raises:
+        DataError: there is no such function, or it returns something else.
+    """
+    module_name, _, name = reference.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DataError(
+            f"{reference}: cannot be imported ({error}); give package.module:function, "
+            "and see that the package is installed or on PYTHONPATH"
+        ) from error
+    result = function(**options)
+    if not isinstance(result, Mapping):
+        raise DataError(
+            f"{reference}: returned {type(result).__name__}, expected a dict with "
+            f"{', '.join(_ARRAYS)}"
+        )
+    return decoded_arrays(result, reference)
+
+
+def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
+    """Check the four arrays; class names default to the numbers of the classes."""
+    missing = [name for name in _ARRAYS if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{source}: no array {', '.join(missing)}; expected {', '.join(_ARRAYS)} "
+            "and, optionally, class_names"
+        )
+    names = None
+    if "class_names" in arrays:
+        names = tuple(str(name) for name in np.asarray(arrays["class_names"]).ravel())
+    classes = len(names) if names else None
+    train, test = (_split(arrays, part, classes, source) for part in ("train", "test"))
+    if names is None:
+        largest = max(split.labels.max(initial=-1) for split in (train, test))
+        names = tuple(str(label) for label in range(int(largest) + 1))
+    return Decoded(train, test, names)
+
+
+def _split(
+    arrays: Mapping[str, npt.ArrayLike], part: str, classes: int | None, source: str
+) -> Split:
+    images = as_images(np.asarray(arrays[f"x_{part}"]), f"{source}: x_{part}")
+    return make_split(images, arrays[f"y_{part}"], classes, f"{source}: y_{part}")

@@ -1,0 +1,25 @@
+"""What nefl raises on purpose: each message names the culprit, what was expected and the remedy."""
+
+
+class NeflError(Exception):
+    """Base of all errors that are the input's fault, not nefl's; the command line exits with 2."""
+
+
+class ConfigError(NeflError, ValueError):
+    """A setting, a recipe or a combination of them that cannot be run."""
+
+
+class NestingError(NeflError, ValueError):
+    """A family whose submodels are not leading corners of one global model."""
+
+
+class UpdateError(NeflError, ValueError):
+    """A client's update that must not be averaged."""
+
+
+class DataError(NeflError, ValueError):
+    """Data that is missing, damaged or not what it claims to be."""
+
+
+class RunError(NeflError, RuntimeError):
+    """A run that cannot be started, resumed or finished."""

@@ -1,0 +1,133 @@
+"""The methods: NeFL, its variants and its rivals, each a row of the same few choices."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from nefl.errors import ConfigError
+from nefl.models.families import (
+    Scaling,
+    compensate_skipped,
+    default_ratios,
+    find_submodels,
+)
+from nefl.models.resnet import Norm
+from nefl.models.table import ModelBuilder, unknown_name
+from nefl.nesting.modules import BatchNorm, StepSize
+from nefl.nesting.spec import Family
+
+Exits = Literal["none", "own", "all"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of training a family.
+
+    Attributes:
+        scaling: in what the submodels differ.
+        per_submodel: module classes whose tensors each submodel keeps for itself.
+        learned_steps: whether step sizes are trained or keep their initial values.
+        compensated: whether steps start at 1 plus the blocks skipped after them, instead of at 1.
+        norm: tracked or static batch norms.
+        exits: which early classifiers a submodel has.
+        clip_norm: largest gradient norm in local training, if it is clipped.
+        about: the method in a few words.
+    """
+
+    scaling: Scaling
+    per_submodel: tuple[type[nn.Module], ...] = (BatchNorm, StepSize)
+    learned_steps: bool = False
+    compensated: bool = False
+    norm: Norm = "tracked"
+    exits: Exits = "none"
+    clip_norm: float | None = None
+    about: str = ""
+
+
+METHODS: dict[str, Method] = {
+    "nefl-wd": Method("both", learned_steps=True, about="NeFL, width and depth"),
+    "nefl-w": Method("width", learned_steps=True, about="NeFL, width alone"),
+    "nefl-d": Method("depth", learned_steps=True, about="NeFL, depth alone"),
+    "nefl-do": Method(
+        "depth", learned_steps=True, compensated=True, about="NeFL-D, steps start larger"
+    ),
+    "nefl-wd-nl": Method("both", about="NeFL-WD with constant steps"),
+    "nefl-w-nl": Method("width", about="NeFL-W with constant steps"),
+    "nefl-d-nl": Method("depth", about="NeFL-D with constant steps"),
+    "nefl-do-nl": Method("depth", compensated=True, about="NeFL-D_O with constant steps"),
+    "fjord": Method("width", about="FjORD: width, batch norms per submodel"),
+    "heterofl": Method(
+        "width",
+        per_submodel=(),
+        norm="static",
+        clip_norm=1.0,
+        about="HeteroFL: width, static norms",
+    ),
+    "depthfl": Method(
+        "depth", per_submodel=(), exits="own", about="DepthFL as compared in the paper"
+    ),
+    "scalefl": Method(
+        "both", per_submodel=(), exits="own", about="ScaleFL as compared in the paper"
+    ),
+    "fedavg": Method("none", per_submodel=(), about="FedAvg: the full model for everyone"),
+}
+
+
+def find_method(name: str) -> Method:
+    """Return a method by name.
+
+    Raises:
+        ConfigError: if there is no such method.
+    """
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    return METHODS[name]
+
+
+def check_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
+    """Return the ratios if they make a family: increasing, above 0, the last one 1.
+
+    Raises:
+        ConfigError: if they do not.
+    """
+    checked = tuple(float(ratio) for ratio in ratios)
+    increasing = all(a < b for a, b in pairwise(checked))
+    if not checked or not increasing or not checked[0] > 0 or not math.isclose(checked[-1], 1):
+        raise ConfigError(
+            f"ratios {', '.join(map(str, checked)) or '(none)'}: give increasing numbers above 0 "
+            "that end with 1, as in 0.2,0.4,0.6,0.8,1"
+        )
+    return (*checked[:-1], 1.0)
+
+
+def make_family(
+    model: str,
+    method: str,
+    *,
+    classes: int = 10,
+    input_shape: tuple[int, int, int] = (3, 32, 32),
+    ratios: Sequence[float] | None = None,
+) -> Family:
+    """Return the family of a model under a method, as in the paper where it has one.
+
+    Args:
+        model: a name from `nefl.models.table.MODELS`.
+        method: a name from `METHODS`.
+        classes: classes to tell apart.
+        input_shape: channels, height and width of an image.
+        ratios: the share of the full model's parameters for each submodel, the last one 1; the
+            paper's for that model if left out.
+
+    Raises:
+        ConfigError: if a name is unknown or a number cannot be.
+    """
+    row = find_method(method)
+    build = ModelBuilder(model, classes, input_shape, row.norm, row.learned_steps)
+    wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
+    found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
+    specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs
+    return Family(build, specs, row.per_submodel, found.source)

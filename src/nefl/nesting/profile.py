@@ -1,0 +1,171 @@
+"""What each submodel costs: parameters, MACs, memory to train it, bytes to send it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from nefl.errors import ConfigError
+from nefl.nesting.modules import StepSize
+from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta
+
+_CONVOLUTION = torch.ops.aten.convolution
+
+
+@dataclass(frozen=True, slots=True)
+class SubmodelProfile:
+    """The cost of one submodel.
+
+    Attributes:
+        index: its number, from 1.
+        gamma_w: the paper's ratio of parameters kept by width alone.
+        gamma_d: the ratio kept by depth alone.
+        gamma: the ratio of its parameters to the full model's.
+        width: kept fraction of channels, one number or one for each stage.
+        channels: channels that each stage hands on.
+        blocks: initial step size of each block by stage, 0 = absent.
+        params: weights, norm scales and shifts, classifiers; no step sizes, no buffers.
+        step_sizes: how many learned step sizes it has.
+        macs: multiply-accumulates of its convolutions for one example, as the paper counts.
+        macs_total: the same for all layers.
+        train_memory_bytes: weights, gradients, buffers, a batch of inputs and the activations that
+            autograd keeps for it. Scratch space of kernels comes on top.
+        payload_bytes: what is sent to a client, and again what it sends back.
+    """
+
+    index: int
+    gamma_w: float
+    gamma_d: float
+    gamma: float
+    width: float | tuple[float, ...]
+    channels: tuple[int, ...]
+    blocks: Blocks
+    params: int
+    step_sizes: int
+    macs: int
+    macs_total: int
+    train_memory_bytes: int
+    payload_bytes: int
+
+
+def count_params(module: nn.Module) -> int:
+    """Count the parameters without step sizes."""
+    return sum(parameter.numel() for parameter in module.parameters()) - count_steps(module)
+
+
+def count_steps(module: nn.Module) -> int:
+    """Count the learned step sizes."""
+    return sum(child.value is not None for child in module.modules() if isinstance(child, StepSize))
+
+
+def profile_family(
+    family: Family, input_shape: tuple[int, ...], batch_size: int
+) -> list[SubmodelProfile]:
+    """Cost out every submodel, without storage and without computing anything.
+
+    Args:
+        family: the family.
+        input_shape: one example, such as (3, 32, 32).
+        batch_size: the batch that the training memory is for.
+
+    Raises:
+        ConfigError: if the model cannot take inputs of that shape.
+    """
+    full = family.specs[-1]
+    full_params = count_params(family.meta_module(len(family)))
+    profiles = []
+    for index, spec in enumerate(family.specs, start=1):
+        module = family.meta_module(index)
+        macs, macs_total = count_macs(module, input_shape)
+        params = count_params(module)
+        gamma, gamma_d = params / full_params, _depth_ratio(family, spec, full, full_params)
+        uniform = not isinstance(spec.width, tuple) and spec.inner_width is None
+        profiles.append(
+            SubmodelProfile(
+                index=index,
+                gamma_w=round(spec.stage_width(0) ** 2 if uniform else gamma / gamma_d, 9),
+                gamma_d=round(gamma_d, 6),
+                gamma=round(gamma, 6),
+                width=spec.width,
+                channels=stage_channels(module),
+                blocks=spec.blocks,
+                params=params,
+                step_sizes=count_steps(module),
+                macs=macs,
+                macs_total=macs_total,
+                train_memory_bytes=training_memory(module, input_shape, batch_size),
+                payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
+            )
+        )
+    return profiles
+
+
+def _depth_ratio(family: Family, spec: SubmodelSpec, full: SubmodelSpec, full_params: int) -> float:
+    if all(step > 0 for stage in spec.blocks for step in stage) and not spec.exits:
+        return 1.0
+    at_full_width = SubmodelSpec(spec.blocks, full.width, full.inner_width, spec.exits)
+    return count_params(build_on_meta(family.build, at_full_width)) / full_params
+
+
+def stage_channels(module: nn.Module) -> tuple[int, ...]:
+    """Return the channels of each stage where the module tells them, else nothing."""
+    channels = getattr(module, "stage_channels", ())
+    return tuple(int(count) for count in channels)
+
+
+def count_macs(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the MACs of one forward pass of one example: convolutions only, and all."""
+    counter = FlopCounterMode(display=False)
+    with _mode(module, training=False), torch.no_grad(), counter:
+        _forward(module, torch.empty(1, *input_shape, device="meta"))
+    by_op = counter.get_flop_counts()["Global"]
+    convolutions = sum(n for op, n in by_op.items() if op is _CONVOLUTION)
+    return convolutions // 2, counter.get_total_flops() // 2
+
+
+def training_memory(module: nn.Module, input_shape: tuple[int, ...], batch_size: int) -> int:
+    """Return the bytes that a training step with plain SGD needs, see `SubmodelProfile`."""
+    fixed = {_identity(t) for t in (*module.parameters(), *module.buffers())}
+    batch = torch.empty(batch_size, *input_shape, device="meta")
+    kept = {_identity(batch): batch}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if (key := _identity(tensor)) not in fixed:
+            kept[key] = tensor
+        return tensor
+
+    with _mode(module, training=True), torch.autograd.graph.saved_tensors_hooks(keep, _same):
+        _forward(module, batch)
+    weights = sum(p.numel() * p.element_size() for p in module.parameters())
+    buffers = sum(b.numel() * b.element_size() for b in module.buffers())
+    return 2 * weights + buffers + sum(t.untyped_storage().nbytes() for t in kept.values())
+
+
+def _identity(tensor: Tensor) -> int:
+    # Meta tensors have no address; the storage object is what tells one from another.
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _forward(module: nn.Module, batch: Tensor) -> None:
+    try:
+        module(batch)
+    except (RuntimeError, ValueError) as error:
+        shape = "x".join(map(str, batch.shape[1:]))
+        raise ConfigError(f"input {shape}: the model cannot take it ({error})") from error
+
+
+@contextmanager
+def _mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    was = module.training
+    module.train(training)
+    try:
+        yield
+    finally:
+        module.train(was)

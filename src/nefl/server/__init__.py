@@ -1,0 +1,1 @@
+"""The server's side of a round: who takes part, what is averaged, what is measured."""

@@ -1,0 +1,56 @@
+"""What travels between server and clients: server state, tasks and updates, all of them frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+"""Tensors by their names in a module's state dict."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """All that training changes on the server.
+
+    Attributes:
+        round_number: rounds finished so far.
+        shared: one tensor of global size for each shared name.
+        per_submodel: for each submodel, smallest first, the tensors it shares with nobody.
+    """
+
+    round_number: int
+    shared: Tensors
+    per_submodel: tuple[Tensors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTask:
+    """One client's work in one round.
+
+    Attributes:
+        round_number: the round, from 1.
+        client: the client's number in the population.
+        submodel: the submodel it trains, from 1 as in the paper.
+    """
+
+    round_number: int
+    client: int
+    submodel: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUpdate:
+    """What a client returns: its submodel's tensors after local training.
+
+    Attributes:
+        task: the task that was carried out.
+        trained: every tensor of the submodel's state dict, by name.
+        examples: how many examples the client trained on; its weight where averages are weighted.
+        metrics: what the client measured on the way, such as its mean loss.
+    """
+
+    task: TrainTask
+    trained: Tensors
+    examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)

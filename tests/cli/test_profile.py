@@ -1,0 +1,103 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from nefl.cli.app import app
+from nefl.cli.profile import show_blocks, show_bytes, show_count
+
+FIELDS = {
+    "index",
+    "gamma_w",
+    "gamma_d",
+    "gamma",
+    "width",
+    "blocks",
+    "params",
+    "step_sizes",
+    "macs",
+    "macs_total",
+    "train_memory_bytes",
+    "payload_bytes",
+}
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "nefl", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_json_for_programs() -> None:
+    result = CliRunner().invoke(app, ["profile", "resnet18", "--method", "nefl-wd", "--json"])
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert {"model", "method", "classes", "input", "submodels", "average", "min_coverage"} <= set(
+        report
+    )
+    assert report["input"] == [3, 32, 32]
+    assert [s["index"] for s in report["submodels"]] == [1, 2, 3, 4, 5]
+    assert all(set(s) >= FIELDS for s in report["submodels"])
+    assert report["submodels"][-1]["params"] == 11_173_962
+    assert f"{report['average']['params'] / 1e6:.3f}" == "6.711"
+    assert report["min_coverage"] == 1
+
+
+def test_table_for_people() -> None:
+    result = CliRunner().invoke(app, ["profile", "resnet18", "--method", "nefl-d"])
+    assert result.exit_code == 0
+    assert "11 00 11 00" in result.stdout
+    assert "11.174M" in result.stdout
+    assert "the paper's table" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["resnet19"], "did you mean 'resnet18'"),
+        (["resnet18", "--method", "fedsgd"], "method 'fedsgd' is unknown"),
+        (["resnet18", "--ratios", "0.5,0.2,1"], "increasing"),
+        (["resnet18", "--ratios", "a,b"], "give numbers"),
+        (["resnet18", "--input", "32x32"], "channels, height and width"),
+        (["resnet18", "--input", "3x2x2"], "8 to 1024"),
+        (["resnet18", "--classes", "0"], "classes 0"),
+        (["resnet18", "--batch", "0"], "batch 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
+    result = run("profile", *arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_word_for_a_number_is_exit_code_2() -> None:
+    result = run("profile", "resnet18", "--classes", "ten")
+    assert result.returncode == 2
+    assert "--classes" in result.stderr
+
+
+def test_writing_for_people() -> None:
+    assert show_blocks(((1, 0, 1), (1,) * 4 + (0,) * 5)) == "101 4/9"
+    assert show_blocks(((1,) * 7 + (0,) * 10 + (1,),)) == "8/18*"
+    assert show_blocks(((1, 8) + (0,) * 7,)) == "2/9≤8"
+    assert [show_bytes(n) for n in (5, 2048, 3 << 20, 5 << 30)] == [
+        "5 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "5.0 GiB",
+    ]
+    assert [show_count(n) for n in (5, 175_300, 6_711_000, 140.2e6)] == [
+        "5",
+        "175.3K",
+        "6.711M",
+        "140.2M",
+    ]

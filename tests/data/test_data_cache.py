@@ -1,0 +1,251 @@
+"""The memory-mapped cache: shared, atomic, verified."""
+
+import errno
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nefl.data import ImageDataset, cache, load_dataset, open_cached
+from nefl.data.arrays import Decoded, Split
+from nefl.errors import DataError
+
+SMALL = {"shape": [1, 4, 4], "train": 40, "test": 20, "classes": 4}
+
+
+def load_small(folder: Path) -> ImageDataset:
+    return load_dataset("synthetic", cache=folder, options=SMALL)
+
+
+def folder_of(dataset: ImageDataset) -> Path:
+    assert dataset.folder is not None
+    return dataset.folder
+
+
+def write_npz(path: Path, value: int = 7, rows: int = 6) -> None:
+    images = np.full((rows, 1, 2, 2), value, np.uint8)
+    images[0] = 0
+    labels = np.arange(rows) % 2
+    np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
+
+
+def test_arrays_are_read_only_maps_of_contiguous_files(tmp_path: Path) -> None:
+    dataset = load_small(tmp_path)
+    for split in (dataset.train, dataset.test):
+        assert isinstance(split.images, np.memmap)
+        assert split.images.dtype == np.uint8
+        assert split.labels.dtype == np.int64
+        assert split.images.flags.c_contiguous
+        assert not split.images.flags.writeable
+    assert sorted(dataset.files) == ["test_images", "test_labels", "train_images", "train_labels"]
+    assert all(path.is_file() for path in dataset.files.values())
+
+
+def test_another_process_opens_the_same_arrays(tmp_path: Path) -> None:
+    dataset = load_small(tmp_path)
+    again = open_cached(folder_of(dataset), verify=False)
+    np.testing.assert_array_equal(again.train.images, dataset.train.images)
+    assert (again.mean, again.std, again.name) == (dataset.mean, dataset.std, "synthetic")
+    assert again.class_names == dataset.class_names
+
+
+def test_mean_and_std_are_those_of_the_training_images(tmp_path: Path) -> None:
+    options = {**SMALL, "shape": [3, 5, 5]}
+    dataset = load_dataset("synthetic", cache=tmp_path, options=options)
+    scaled = dataset.train.images.astype(np.float64) / 255
+    np.testing.assert_allclose(dataset.mean, scaled.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(dataset.std, scaled.std((0, 2, 3)), rtol=1e-12)
+
+
+def test_decoded_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_small(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr("nefl.data.sources.make_synthetic", refuse)
+    load_small(tmp_path)
+
+
+def test_a_changed_source_is_decoded_again(tmp_path: Path) -> None:
+    write_npz(tmp_path / "own.npz", value=7)
+    load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
+    write_npz(tmp_path / "own.npz", value=9, rows=8)
+    again = load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
+    assert again.train.images.max() == 9
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("array", ["train_images", "test_labels"])
+def test_a_changed_byte_is_noticed(tmp_path: Path, array: str) -> None:
+    dataset = load_small(tmp_path)
+    flip_a_byte(dataset.files[array])
+    with pytest.raises(DataError, match=rf"{array}.npy: .*checksum.*delete the folder"):
+        open_cached(folder_of(dataset), verify=True)
+    open_cached(folder_of(dataset), verify=False)
+
+
+def test_a_truncated_array_is_noticed_even_without_checksums(tmp_path: Path) -> None:
+    dataset = load_small(tmp_path)
+    path = dataset.files["train_images"]
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DataError, match=r"train_images.npy: .*bytes instead of"):
+        open_cached(folder_of(dataset), verify=False)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 1}', '{"format": 1, "arrays": 3}'])
+def test_a_damaged_description_is_noticed(tmp_path: Path, content: str) -> None:
+    folder = folder_of(load_small(tmp_path))
+    (folder / "dataset.json").write_text(content)
+    with pytest.raises(DataError, match=r"dataset.json: the cached data set is damaged"):
+        open_cached(folder, verify=True)
+
+
+def test_a_damaged_cache_is_built_again_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = load_small(tmp_path)
+    before = first.train.images.copy()
+    flip_a_byte(first.files["train_images"])
+    with caplog.at_level(logging.WARNING):
+        again = load_small(tmp_path)
+    assert "train_images.npy" in caplog.text
+    np.testing.assert_array_equal(again.train.images, before)
+    open_cached(folder_of(again), verify=True)
+
+
+def test_without_its_source_the_cache_serves_until_it_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_npz(tmp_path / "own.npz")
+    load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
+    (tmp_path / "own.npz").unlink()
+    with caplog.at_level(logging.WARNING):
+        kept = load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
+    assert "own.npz is gone" in caplog.text
+    flip_a_byte(kept.files["test_images"])
+    with pytest.raises(DataError, match=r"test_images.npy: .*checksum"):
+        load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
+
+
+def test_a_full_disk_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_save = np.save
+
+    def save(path: Path, array: Any, **options: Any) -> None:
+        if "test_images" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real_save(path, array, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", save)
+        with pytest.raises(DataError, match=r"test_images.npy: .*cannot be written.*NEFL_CACHE"):
+            load_small(tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(load_small(tmp_path).train) == 40
+
+
+KILLED = """
+import os, sys
+import numpy as np
+from nefl.data import load_dataset
+real, calls = np.save, []
+def save(*arguments, **options):
+    calls.append(1)
+    if len(calls) == 3:
+        os._exit(9)
+    real(*arguments, **options)
+np.save = save
+load_dataset("synthetic", cache=sys.argv[1], options={options})
+"""
+
+
+def test_a_kill_midway_leaves_nothing_that_is_believed(tmp_path: Path) -> None:
+    script = KILLED.replace("{options}", repr(SMALL))
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=120)
+    assert done.returncode == 9
+    left = [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(left) == 1
+    assert left[0].endswith(".partial")
+    dataset = load_small(tmp_path)
+    open_cached(folder_of(dataset), verify=True)
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [dataset.folder]
+
+
+def test_two_that_race_decode_once(tmp_path: Path) -> None:
+    reads: list[int] = []
+    results: list[ImageDataset] = []
+
+    def read() -> Decoded:
+        reads.append(1)
+        time.sleep(0.2)  # long enough that the other arrives meanwhile
+        split = Split(np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2), np.arange(2))
+        return Decoded(split, split, ("a", "b"))
+
+    def run() -> None:
+        results.append(cache.open_or_build(tmp_path / "x", "own", {}, read, verify=True))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    assert len(reads) == 1
+
+
+def test_two_processes_that_race_both_get_the_data(tmp_path: Path) -> None:
+    script = (
+        "import sys; from nefl.data import load_dataset; "
+        f"d = load_dataset('synthetic', cache=sys.argv[1], options={SMALL!r}); "
+        "print(int(d.train.images.sum()))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    sums = [process.communicate(timeout=120)[0] for process in running]
+    assert sums[0] == sums[1] == f"{int(load_small(tmp_path).train.images.sum())}\n"
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"file.*the data cache cannot be written"):
+        load_small(tmp_path / "file")
+
+
+def test_an_unreadable_source_is_not_blamed_on_the_cache(tmp_path: Path) -> None:
+    def read() -> Decoded:
+        raise PermissionError(errno.EACCES, "Permission denied", "the/source")
+
+    with pytest.raises(DataError, match="the/source: cannot be read"):
+        cache.open_or_build(tmp_path / "x", "own", {}, read, verify=True)
+
+
+def test_description_records_the_sources(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    write_npz(path)
+    folder = folder_of(load_dataset("arrays", root=path, cache=tmp_path / "c"))
+    description = json.loads((folder / "dataset.json").read_text())
+    found = path.stat()
+    assert description["sources"]["files"] == [[str(path), found.st_size, found.st_mtime_ns]]
+
+
+def test_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEFL_CACHE", "chosen")
+    monkeypatch.setenv("XDG_CACHE_HOME", "xdg")
+    assert cache.default_cache() == Path("chosen")
+    monkeypatch.delenv("NEFL_CACHE")
+    assert cache.default_cache() == Path("xdg/nefl")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.default_cache() == Path.home() / ".cache" / "nefl"

@@ -1,0 +1,79 @@
+"""Imports run one way: cli → engines → rounds → server, client → models, data → nesting → state."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import nefl
+
+ROOT = Path(nefl.__file__).parent
+RANK = {
+    "errors": 0,
+    "state": 1,
+    "config": 1,
+    "nesting": 2,
+    "artifacts": 3,
+    "models": 3,
+    "data": 3,
+    "methods": 4,
+    "server": 5,
+    "client": 5,
+    "rounds": 6,
+    "engines": 7,
+    "training": 8,
+    "cli": 9,
+    "__init__": 9,
+    "__main__": 10,
+}
+SAME_RANK_ALLOWED = {("nesting", "nesting"), ("config", "state")}
+ARTIFACTS_SEE = {"errors", "state", "config", "nesting", "artifacts"}
+
+
+def part_of(module: str) -> str:
+    """Return the part of nefl that a dotted module name belongs to."""
+    pieces = module.split(".")
+    return pieces[1] if len(pieces) > 1 else "__init__"
+
+
+def imported_parts(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module or ""]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found |= {part_of(name) for name in names if name.split(".")[0] == "nefl"}
+    return found
+
+
+def third_parties(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    return {name.split(".")[0] for name in names}
+
+
+SOURCES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for other in imported_parts(path) - {part}:
+        assert RANK[other] < RANK[part], f"{path.name}: {part} must not import {other}"
+        if part == "artifacts":
+            assert other in ARTIFACTS_SEE
+
+
+def test_only_the_flower_engine_imports_flower() -> None:
+    for path in SOURCES:
+        if "flower" not in path.relative_to(ROOT).parts:
+            assert "flwr" not in third_parties(path), path
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in SOURCES}
+    assert parts <= RANK.keys()
