@@ -9,7 +9,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 .PHONY: run test setup format lint types unit bench clean
 
 run: setup
-	$(BIN)/nefl profile resnet18 --method nefl-wd
+	$(BIN)/nefl train digits
 
 test: setup lint types unit
 
@@ -40,7 +40,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist build

@@ -10,12 +10,16 @@ import nefl
 ROOT = Path(nefl.__file__).parent
 RANK = {
     "errors": 0,
+    "seeds": 0,
+    "references": 1,
     "state": 1,
     "config": 1,
     "nesting": 2,
     "artifacts": 3,
     "models": 3,
     "data": 3,
+    "schedule": 3,
+    "recipes": 3,
     "methods": 4,
     "server": 5,
     "client": 5,

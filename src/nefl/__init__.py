@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from nefl.config import RunConfig
 from nefl.errors import (
     ConfigError,
     DataError,
@@ -14,8 +15,10 @@ from nefl.methods import METHODS, make_family
 from nefl.nesting.corners import extract, scatter
 from nefl.nesting.modules import Exit, StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.recipes import load_recipe, recipe_names, recipe_values
 from nefl.server.aggregate import Aggregate
 from nefl.state import ClientUpdate, ServerState, TrainTask
+from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
 
@@ -29,13 +32,21 @@ __all__ = [
     "Family",
     "NeflError",
     "NestingError",
+    "RunConfig",
     "RunError",
+    "RunResult",
     "ServerState",
     "StepSize",
     "SubmodelSpec",
     "TrainTask",
     "UpdateError",
+    "evaluate",
     "extract",
+    "load_recipe",
     "make_family",
+    "recipe_names",
+    "recipe_values",
+    "resume",
     "scatter",
+    "train",
 ]

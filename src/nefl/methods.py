@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import nn
 
+from nefl.config import ModelConfig
 from nefl.errors import ConfigError
 from nefl.models.families import (
     Scaling,
@@ -19,6 +20,7 @@ from nefl.models.resnet import Norm
 from nefl.models.table import ModelBuilder, unknown_name
 from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.nesting.spec import Family
+from nefl.references import import_function, is_reference
 
 Exits = Literal["none", "own", "all"]
 
@@ -102,6 +104,27 @@ def check_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
             "that end with 1, as in 0.2,0.4,0.6,0.8,1"
         )
     return (*checked[:-1], 1.0)
+
+
+def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int]) -> Family:
+    """Return the family that a configuration asks for.
+
+    Raises:
+        ConfigError: if a name is unknown, or a user's function returns something else.
+    """
+    if not is_reference(model.name):
+        return make_family(
+            model.name,
+            model.method,
+            classes=classes,
+            input_shape=input_shape,
+            ratios=model.ratios,
+        )
+    find_method(model.method)
+    family = import_function(model.name)(classes=classes, input_shape=input_shape)
+    if not isinstance(family, Family):
+        raise ConfigError(f"{model.name}: returned {type(family).__name__}, expected a Family")
+    return family
 
 
 def make_family(

@@ -54,3 +54,31 @@ class ClientUpdate:
     trained: Tensors
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFailure:
+    """A task that brought no update.
+
+    Attributes:
+        task: the task.
+        reason: what happened, for the log.
+    """
+
+    task: TrainTask
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How one submodel does on the test set.
+
+    Attributes:
+        submodel: its number, from 1.
+        accuracy: the share of test examples it gets right, 0 to 1.
+        loss: its mean cross-entropy.
+    """
+
+    submodel: int
+    accuracy: float
+    loss: float

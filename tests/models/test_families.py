@@ -118,5 +118,12 @@ def test_patches_must_fit() -> None:
         ModelBuilder("vit_b_16", 10, (3, 100, 100))
 
 
+@pytest.mark.parametrize("model", ["resnet8", "resnet20", "vit_tiny"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_family_ends_with_the_full_model(model: str, method: str) -> None:
+    ratios = (0.5, 1.0)
+    assert make_family(model, method, ratios=ratios).specs[-1].is_full
+
+
 def test_all_models_are_built() -> None:
     assert set(MODELS) >= {"resnet18", "resnet34", "resnet56", "resnet110", "resnet8", "resnet20"}

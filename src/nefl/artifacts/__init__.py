@@ -1,1 +1,1 @@
-"""artifacts."""
+"""What a run leaves behind: its folder, log and checkpoints."""

@@ -53,7 +53,7 @@ POLICIES: dict[str, Policy] = {
 
 def make_transform(
     policy: str, mean: Sequence[float], std: Sequence[float], input_shape: Shape, *, train: bool
-) -> Transform:
+) -> "BatchTransform":
     """Build the transform of one data set.
 
     Args:

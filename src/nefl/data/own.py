@@ -1,6 +1,5 @@
 """A user's own data: arrays from a `.npz` file or from a function."""
 
-import importlib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from nefl.data.arrays import Decoded, Split, as_images, make_split
 from nefl.errors import DataError
+from nefl.references import import_function
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -39,16 +39,10 @@ def call_function(reference: str, options: Mapping[str, object]) -> Decoded:
     """Call `package.module:function` with the options and take the arrays it returns.
 
     Raises:
-        DataError: there is no such function, or it returns something else.
+        ConfigError: there is no such function.
+        DataError: it returns something else.
     """
-    module_name, _, name = reference.partition(":")
-    try:
-        function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DataError(
-            f"{reference}: cannot be imported ({error}); give package.module:function, "
-            "and see that the package is installed or on PYTHONPATH"
-        ) from error
+    function = import_function(reference)
     result = function(**options)
     if not isinstance(result, Mapping):
         raise DataError(

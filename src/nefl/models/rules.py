@@ -177,6 +177,8 @@ def _fitting_width(
     build: Builder, full: Blocks, blocks: Blocks, ratio: float, exits: tuple[int, ...] = ()
 ) -> float:
     """Return the width, to three digits, at which these blocks come nearest to the ratio."""
+    if ratio == 1:
+        return 1.0
     whole = _params(build, SubmodelSpec(full))
 
     def share(thousandths: int) -> float:

@@ -1,0 +1,103 @@
+"""Checkpoints: a server state in one safetensors file, with a checksum of its contents."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nefl.artifacts.files import write_atomically
+from nefl.errors import RunError
+from nefl.nesting.spec import Family, Layout
+from nefl.state import ServerState
+
+FORMAT = "nefl-state-1"
+
+
+def state_sha256(state: ServerState) -> str:
+    """Return a checksum over every name, dtype, shape and value of a state."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(_flatten(state).items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b"")
+    return digest.hexdigest()
+
+
+def save_state(path: Path, state: ServerState, **notes: str) -> None:
+    """Write a state atomically, with notes in the file's metadata.
+
+    Raises:
+        RunError: if the disk does not take it.
+    """
+    metadata = {
+        "format": FORMAT,
+        "round_number": str(state.round_number),
+        "state_sha256": state_sha256(state),
+        **notes,
+    }
+    tensors = {name: t.detach().cpu().contiguous() for name, t in _flatten(state).items()}
+
+    def write(beside: Path) -> None:
+        try:
+            save_file(tensors, beside, metadata)
+        except SafetensorError as error:  # it wraps what the system said
+            raise OSError(None, str(error)) from error
+
+    write_atomically(path, write)
+
+
+def load_state(path: Path, family: Family) -> ServerState:
+    """Read a state and check it against its checksum and the family.
+
+    Raises:
+        RunError: if the file is missing, damaged, or another model's.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: is no checkpoint, or damaged ({error})") from None
+    if metadata.get("format") != FORMAT:
+        raise RunError(f"{path}: is no nefl checkpoint (format {metadata.get('format')})")
+    shared = {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")}
+    own = [
+        {
+            n.removeprefix(f"submodel/{k}/"): t
+            for n, t in tensors.items()
+            if n.startswith(f"submodel/{k}/")
+        }
+        for k in range(1, len(family) + 1)
+    ]
+    _check(path, shared, family.global_layout)
+    for k, mine in enumerate(own, start=1):
+        layout = family.layout(k)
+        _check(path, mine, {name: layout[name] for name in family.own_names(k)})
+    ordered = {name: shared[name] for name in family.global_layout}
+    state = ServerState(int(metadata["round_number"]), ordered, tuple(own))
+    if state_sha256(state) != metadata.get("state_sha256"):
+        raise RunError(f"{path}: is damaged: its contents do not have its checksum")
+    return state
+
+
+def _flatten(state: ServerState) -> dict[str, Tensor]:
+    tensors = {f"shared/{name}": tensor for name, tensor in state.shared.items()}
+    for k, own in enumerate(state.per_submodel, start=1):
+        tensors |= {f"submodel/{k}/{name}": tensor for name, tensor in own.items()}
+    return tensors
+
+
+def _check(path: Path, tensors: dict[str, Tensor], layout: Layout) -> None:
+    for name in tensors.keys() ^ layout.keys():
+        where = "the file" if name in tensors else "the model"
+        raise RunError(f"{path}: belongs to another model: only {where} has {name}")
+    for name, info in layout.items():
+        found = tensors[name]
+        if tuple(found.shape) != info.shape or found.dtype != info.dtype:
+            raise RunError(
+                f"{path}: belongs to another model: {name} is {found.dtype} "
+                f"{tuple(found.shape)}, expected {info.dtype} {info.shape}"
+            )

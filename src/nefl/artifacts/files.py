@@ -1,0 +1,40 @@
+"""Writing files so that a kill or a full disk leaves either the old or the new one whole."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from nefl.errors import RunError
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file beside the path, make it durable, then put it in place.
+
+    Raises:
+        RunError: if it cannot be written; what was there before is still there.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space or check "
+            "the folder's permissions, then resume the run"
+        ) from error
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,198 @@
+"""The folder of a run: config, partition, log, checkpoints, summary; one process at a time."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from nefl.artifacts.checkpoint import load_state, save_state
+from nefl.artifacts.files import write_atomically
+from nefl.config import RunConfig, config_from, read_config
+from nefl.errors import ConfigError, RunError
+from nefl.nesting.spec import Family
+from nefl.state import ServerState
+
+CONFIG, PARTITION, METRICS, SUMMARY = (
+    "config.json",
+    "partition.safetensors",
+    "metrics.jsonl",
+    "summary.json",
+)
+
+
+class RunFolder:
+    """A run's folder, held by this process until closed.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        RunError: if it is no run's folder, or another process holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / CONFIG).is_file():
+            raise RunError(f"{path}: is no run's folder (it has no {CONFIG})")
+        self._lock: IO[str] | None = _lock(path)
+        self._log: IO[str] | None = None
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
+        """Start a new run's folder.
+
+        Raises:
+            RunError: if something is there already or it cannot be made.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            # A start that was killed may have left a part of its first file.
+            taken = next((p for p in path.iterdir() if not p.name.endswith(".part")), None)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be made ({error.strerror})") from None
+        if taken is not None:
+            hint = "resume it" if (path / CONFIG).exists() else "it is not empty"
+            raise RunError(f"{path}: exists; {hint}, or give another folder")
+        write_json(path / CONFIG, config.to_dict())
+        (path / "checkpoints").mkdir(exist_ok=True)
+        return cls(path)
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration the run was started with."""
+        return stored_config(self.path)
+
+    @property
+    def partition(self) -> Path:
+        """The file with the partition."""
+        return self.path / PARTITION
+
+    def log(self, event: str, **content: object) -> None:
+        """Append a line to the log.
+
+        Raises:
+            RunError: if the disk does not take it.
+        """
+        try:
+            if self._log is None:
+                self._log = _open_log(self.path / METRICS)
+            self._log.write(json.dumps({"event": event, **content}) + "\n")
+            self._log.flush()
+        except OSError as error:
+            raise RunError(
+                f"{self.path / METRICS}: cannot be written ({error.strerror}); free some space, "
+                "then resume the run"
+            ) from error
+
+    def save_checkpoint(self, state: ServerState, keep: int) -> Path:
+        """Write a checkpoint and drop the oldest beyond those to keep."""
+        path = self.path / "checkpoints" / f"round-{state.round_number:07d}.safetensors"
+        save_state(path, state)
+        for old in self.checkpoints()[keep:]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def save_best(self, state: ServerState, accuracy: float) -> None:
+        """Keep a state as the best so far."""
+        best = self.path / "checkpoints" / "best.safetensors"
+        save_state(best, state, average_accuracy=repr(accuracy))
+
+    def checkpoints(self) -> list[Path]:
+        """Return the checkpoints of rounds, newest first."""
+        return sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True)
+
+    def load_newest(self, family: Family) -> tuple[ServerState | None, list[str]]:
+        """Return the newest checkpoint that is whole, and what is wrong with newer ones.
+
+        Raises:
+            RunError: if there are checkpoints but none is whole.
+        """
+        problems: list[str] = []
+        for path in self.checkpoints():
+            try:
+                return load_state(path, family), problems
+            except RunError as error:
+                problems.append(str(error))
+        if problems:
+            raise RunError(f"no checkpoint can be used: {problems[0]}")
+        return None, []
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write what came out."""
+        write_json(self.path / SUMMARY, summary)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        for file in (self._log, self._lock):
+            if file is not None:
+                file.close()
+        self._log = self._lock = None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON atomically."""
+    text = json.dumps(content, indent=2) + "\n"
+    write_atomically(path, lambda beside: _write_text(beside, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def stored_config(run: Path) -> RunConfig:
+    """Return the configuration that a run was started with.
+
+    Raises:
+        RunError: if it cannot be read.
+    """
+    try:
+        return config_from(read_config(run / CONFIG), str(run / CONFIG))
+    except ConfigError as error:
+        raise RunError(str(error)) from None
+
+
+def read_log(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run's log. A line that a kill cut off is passed over."""
+    path = run / METRICS
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict):
+                    yield event
+
+
+def _open_log(path: Path) -> IO[str]:
+    cut_off = path.exists() and path.stat().st_size > 0 and not _ends_with_newline(path)
+    file = path.open("a", encoding="utf-8")
+    if cut_off:
+        file.write("\n")
+    return file
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _lock(path: Path) -> IO[str]:
+    file = (path / ".lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise RunError(
+            f"{path}: is in use by another process (number {holder}); wait for it or stop it"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

@@ -1,0 +1,103 @@
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere."""
+
+from collections.abc import Sequence
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from nefl.rounds import RoundReport
+from nefl.state import Evaluation, ServerState
+
+LINE_SECONDS = 10
+"""Seconds between plain lines, where no evaluation has something to say earlier."""
+
+
+class ProgressObserver:
+    """Shows rounds done, time left, losses, accuracies, and every failed client.
+
+    Args:
+        rounds: rounds of the run.
+        console: where to write; the standard error, so that output stays for programs.
+    """
+
+    def __init__(self, rounds: int, console: Console) -> None:
+        self._rounds = rounds
+        self._console = console
+        self._started = monotonic()
+        self._first_round: int | None = None
+        self._last_line = self._started
+        self._accuracy = ""
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[status]}"),
+                TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=rounds, status="")
+
+    def task_done(self, done: int, tasks: int) -> None:
+        """Move the bar within a round."""
+        if self._bar is not None and self._first_round is not None:
+            finished = int(self._bar.tasks[0].completed)
+            self._bar.update(self._task, completed=finished + (done + 1) / (tasks + 1))
+
+    def round_done(
+        self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
+    ) -> None:
+        """Show a finished round."""
+        if self._first_round is None:
+            self._first_round = state.round_number - 1
+        for failure in report.failures:
+            task = failure.task
+            self._say(
+                f"round {report.round_number}: client {task.client} with submodel "
+                f"{task.submodel} failed: {failure.reason}"
+            )
+        if evaluations is not None:
+            average = sum(e.accuracy for e in evaluations) / len(evaluations)
+            each = " ".join(f"{e.accuracy:.3f}" for e in evaluations)
+            self._accuracy = f"accuracy {average:.4f} ({each})"
+        left = self._time_left(state.round_number)
+        head = f"round {state.round_number}/{self._rounds}"
+        if self._bar is not None:
+            status = f"loss {report.loss:.3f}  {self._accuracy}  {left}"
+            self._bar.update(
+                self._task, completed=state.round_number, description=head, status=status
+            )
+        elif evaluations is not None or monotonic() - self._last_line > LINE_SECONDS:
+            shown = f"  {self._accuracy}" if evaluations is not None else ""
+            self._say(f"{head}  loss {report.loss:.3f}{shown}  {left}")
+
+    def round_repeated(self, report: RoundReport, reason: str) -> None:
+        """Show a round that did not count."""
+        self._say(f"round {report.round_number} is repeated: {reason}")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _say(self, line: str) -> None:
+        self._last_line = monotonic()
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _time_left(self, finished: int) -> str:
+        done = finished - (self._first_round or 0)
+        seconds = (monotonic() - self._started) / done * (self._rounds - finished)
+        return f"{show_duration(seconds)} left" if finished < self._rounds else "done"
+
+
+def show_duration(seconds: float) -> str:
+    """Write a duration for people."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,55 @@
+"""Curves for TensorBoard, on request."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from nefl.errors import ConfigError
+from nefl.rounds import RoundReport
+from nefl.state import Evaluation, ServerState
+
+
+class TensorBoardObserver:
+    """Writes losses, accuracies and traffic of each round.
+
+    Raises:
+        ConfigError: if TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ConfigError(
+                "TensorBoard is not installed; install it with: pip install 'nefl[tensorboard]'"
+            ) from None
+        # Made when the first round is done: the run's folder must be empty before.
+        self._make = partial(SummaryWriter, str(folder))
+        self._writer: SummaryWriter | None = None
+
+    def task_done(self, done: int, tasks: int) -> None:
+        """Nothing to write."""
+
+    def round_repeated(self, report: RoundReport, reason: str) -> None:
+        """Nothing to write."""
+
+    def round_done(
+        self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
+    ) -> None:
+        """Write a round's curves."""
+        if self._writer is None:
+            self._writer = self._make()
+        values = {
+            "train/loss": report.loss,
+            "round/seconds": report.seconds,
+            "round/failures": float(len(report.failures)),
+            "round/bytes_up": float(report.bytes_up),
+        }
+        for found in evaluations or ():
+            values[f"accuracy/submodel {found.submodel}"] = found.accuracy
+        if evaluations:
+            average = sum(e.accuracy for e in evaluations) / len(evaluations)
+            values["accuracy/average"] = average
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, state.round_number)
+        self._writer.flush()

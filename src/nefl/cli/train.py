@@ -1,0 +1,244 @@
+"""`nefl train`, `resume`, `evaluate` and `recipes`."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nefl.artifacts.runfolder import stored_config
+from nefl.cli.profile import console_for_tables, show_bytes
+from nefl.cli.progress import ProgressObserver, show_duration
+from nefl.config import EngineConfig, RunConfig, config_from, parse_setting, with_settings
+from nefl.errors import ConfigError
+from nefl.recipes import load_recipe, recipe_names, recipe_values
+from nefl.rounds import Observer
+
+EXIT_INTERRUPTED = 130
+DEFAULT_RECIPE = "digits"
+
+Engine = Annotated[str | None, typer.Option(help="serial, workers or auto.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core if left out.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TensorBoard = Annotated[bool, typer.Option(help="Also write logs for TensorBoard.")]
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name, or a TOML or JSON file.")
+    ] = DEFAULT_RECIPE,
+    out: Annotated[Path | None, typer.Option(help="The run's folder, new or empty.")] = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    seed: Annotated[int | None, typer.Option(help="Where everything random comes from.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, as in local.epochs=1; may be repeated."),
+    ] = None,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a nested family over simulated clients on this machine."""
+    flags = {"engine.name": engine, "engine.workers": workers, "seed": seed, "rounds": rounds}
+    given = dict(parse_setting(text) for text in settings or [])
+    given |= {key: value for key, value in flags.items() if value is not None}
+    config = config_from(with_settings(recipe_values(recipe), given), recipe)
+    folder = out or free_folder(Path("runs") / Path(recipe).stem)
+    say = Console(stderr=True, soft_wrap=True).print
+    say(Text(describe(config, folder)))
+
+    def go(observers: Sequence[Observer]) -> Any:
+        from nefl.training import train as run
+
+        return run(config, folder, observers=observers)
+
+    _carry_out(go, config, folder, tensorboard=tensorboard, as_json=as_json)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    engine: Engine = None,
+    workers: Workers = None,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or killed."""
+    from nefl.artifacts.runfolder import CONFIG
+    from nefl.errors import RunError
+
+    if not (run / CONFIG).is_file():
+        raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
+    config = stored_config(run)
+    other = with_engine(config.engine, engine, workers)
+
+    def go(observers: Sequence[Observer]) -> Any:
+        from nefl.training import resume as go_on
+
+        return go_on(run, engine=other, observers=observers)
+
+    _carry_out(go, config, run, tensorboard=tensorboard, as_json=as_json)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    best: Annotated[bool, typer.Option(help="The best checkpoint, not the newest.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure every submodel of a run on its test set."""
+    from nefl.training import evaluate as measure
+
+    found = measure(run, best=best)
+    accuracy = [e.accuracy for e in found]
+    if as_json:
+        report = {
+            "accuracy": accuracy,
+            "loss": [e.loss for e in found],
+            "worst": accuracy[0],
+            "average": sum(accuracy) / len(accuracy),
+        }
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        console_for_tables().print(accuracy_table(accuracy))
+
+
+def recipes(as_json: AsJson = False) -> None:
+    """List the recipes: complete, named configurations."""
+    found = {name: load_recipe(name) for name in recipe_names()}
+    if as_json:
+        typer.echo(json.dumps({n: c.to_dict() for n, c in found.items()}, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("recipe", "model", "method", "data", "clients", "rounds", "about"):
+        table.add_column(heading, overflow="fold")
+    for name, config in found.items():
+        clients = f"{config.clients.per_round}/{config.clients.count}"
+        data = f"{config.data.name} {config.partition.kind}"
+        model = config.model
+        table.add_row(
+            name, model.name, model.method, data, clients, str(config.rounds), config.about
+        )
+    console_for_tables().print(table)
+
+
+def free_folder(wanted: Path) -> Path:
+    """Return a folder of that name that is not there yet, numbered."""
+    return next(
+        path
+        for number in range(1, 1_000_000)
+        if not (path := wanted.with_name(f"{wanted.name}-{number}")).exists()
+    )
+
+
+def with_engine(config: EngineConfig, name: str | None, workers: int | None) -> EngineConfig | None:
+    """Return another engine if flags ask for one.
+
+    Raises:
+        ConfigError: if there is no such engine.
+    """
+    if name is None and workers is None:
+        return None
+    if name not in (None, "auto", "serial", "workers"):
+        raise ConfigError(f"engine {name!r} is unknown; there are: auto, serial, workers")
+    changes: dict[str, Any] = {}
+    if name is not None:
+        changes["name"] = name
+    if workers is not None:
+        changes["workers"] = workers
+    return replace(config, **changes)
+
+
+def describe(config: RunConfig, folder: Path) -> str:
+    """Say in a line what is about to be trained."""
+    clients = config.clients
+    return (
+        f"{config.model.name} {config.model.method} on {config.data.name} "
+        f"({config.partition.kind}), {clients.per_round} of {clients.count} clients a round, "
+        f"{config.rounds} rounds, seed {config.seed}, in {folder}"
+    )
+
+
+def _carry_out(
+    go: Callable[[Sequence[Observer]], Any],
+    config: RunConfig,
+    folder: Path,
+    *,
+    tensorboard: bool,
+    as_json: bool,
+) -> None:
+    console = Console(stderr=True)
+    observers: list[Observer] = []
+    if tensorboard:
+        from nefl.cli.tensorboard import TensorBoardObserver
+
+        observers.append(TensorBoardObserver(folder / "tensorboard"))
+    progress = ProgressObserver(config.rounds, console)
+    observers.append(progress)
+    try:
+        with _terminate_as_interrupt():
+            result = go(observers)
+    except KeyboardInterrupt:
+        progress.close()
+        go_on = f"stopped; go on with: nefl resume {folder}"
+        console.print(Text(go_on), soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        progress.close()
+    if as_json:
+        typer.echo(json.dumps({"run": str(folder), **result.summary}, indent=2))
+    else:
+        _show(result.summary, folder)
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def accuracy_table(accuracy: Sequence[float], title: str = "") -> Table:
+    """Return the table of the submodels' accuracies."""
+    table = Table(title=title or None, box=box.SIMPLE_HEAD)
+    table.add_column("submodel", justify="right")
+    table.add_column("accuracy", justify="right")
+    for number, value in enumerate(accuracy, start=1):
+        table.add_row(str(number), f"{value:.4f}")
+    table.add_section()
+    table.add_row("worst", f"{accuracy[0]:.4f}")
+    table.add_row("average", f"{sum(accuracy) / len(accuracy):.4f}")
+    return table
+
+
+def _show(summary: Mapping[str, Any], folder: Path) -> None:
+    console = console_for_tables()
+    console.print(accuracy_table(summary["accuracy"], f"after {summary['rounds']} rounds"))
+    traffic = f"{show_bytes(summary['bytes_down'])} down, {show_bytes(summary['bytes_up'])} up"
+    took = show_duration(summary["seconds"])
+    console.print(Text(f"{took}, {traffic}, {summary['failures']} failures; {folder}"))
+    times = summary["simulated"]
+    if times:
+        console.print(
+            Text(
+                f"simulated: {show_duration(times['nested_seconds'])} with nested submodels, "
+                f"{show_duration(times['full_seconds'])} if all clients trained the full model, "
+                f"{show_duration(times['strong_only_seconds'])} with only the "
+                f"{times['strong_clients_per_round']:.1f} clients a round that fit it"
+            )
+        )

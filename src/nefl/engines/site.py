@@ -1,0 +1,132 @@
+"""One place where clients train: their data, and a module for each submodel, on one device."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nefl.client import LocalTraining, train
+from nefl.config import RunConfig
+from nefl.data import ImageDataset, Partition, make_transform, subset
+from nefl.data.catalog import DATASETS
+from nefl.errors import ConfigError
+from nefl.methods import METHODS
+from nefl.nesting.spec import Family
+from nefl.server.evaluate import Chunk, Score, score_chunk
+from nefl.state import ClientUpdate, Tensors, TrainTask
+
+_MEMORY_FORMATS = {
+    "channels_last": torch.channels_last,
+    "contiguous": torch.contiguous_format,
+}
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of a name; `auto` takes CUDA where there is one.
+
+    Raises:
+        ConfigError: if there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"engine.device {name!r}: {str(error).splitlines()[0]}") from None
+    return device
+
+
+class Site:
+    """Trains tasks and scores chunks of the test set, one at a time.
+
+    Args:
+        config: the run.
+        family: its family.
+        dataset: its data, normally memory-mapped.
+        partition: which examples each client has.
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        family: Family,
+        dataset: ImageDataset,
+        partition: Partition,
+        device: torch.device,
+    ) -> None:
+        self._family = family
+        self._device = device
+        self._partition = partition
+        self._modules: dict[int, nn.Module] = {}
+        self._train = _Examples(dataset.train.images, dataset.train.labels, device)
+        self._test = _Examples(dataset.test.images, dataset.test.labels, device)
+        self._test_rows = subset(dataset, config.data.train, config.data.test, config.seed).test
+        policy = augmentation(config, dataset.name)
+        statistics = dataset.mean, dataset.std, dataset.input_shape
+        self._test_transform = make_transform(policy, *statistics, train=False)
+        clip = METHODS[config.model.method].clip_norm if config.model.method in METHODS else None
+        self._how = LocalTraining(
+            config.local,
+            config.schedule,
+            config.rounds,
+            config.seed,
+            clip if config.local.clip_norm is None else config.local.clip_norm,
+            make_transform(policy, *statistics, train=True),
+            _MEMORY_FORMATS[config.local.memory_format],
+        )
+
+    @property
+    def test_examples(self) -> int:
+        """How many test examples there are."""
+        return len(self._test_rows)
+
+    def train(self, task: TrainTask, tensors: Tensors) -> ClientUpdate:
+        """Train a task from a submodel's tensors; the update lives until the next call."""
+        model = self._load(task.submodel, tensors)
+        images, labels = self._train.take(self._partition.client(task.client))
+        return train(task, model, images, labels, self._how)
+
+    def score(self, chunk: Chunk, tensors: Tensors) -> Score:
+        """Score a piece of an evaluation."""
+        model = self._load(chunk.submodel, tensors)
+        images, labels = self._test.take(self._test_rows[chunk.start : chunk.stop])
+        return score_chunk(model, images, labels, self._test_transform, self._how.memory_format)
+
+    def _load(self, submodel: int, tensors: Tensors) -> nn.Module:
+        module = self._modules.get(submodel)
+        if module is None:
+            module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
+            self._modules[submodel] = module
+        own = module.state_dict()
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                own[name].copy_(tensor)
+        return module
+
+
+class _Examples:
+    """Images and labels; on an accelerator they stay there, otherwise in the memory map."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, device: torch.device) -> None:
+        self._images, self._labels, self._device = images, labels, device
+        self._resident: tuple[Tensor, Tensor] | None = None
+        if device.type != "cpu":
+            self._resident = (
+                torch.from_numpy(np.array(images)).to(device),
+                torch.from_numpy(np.array(labels)).to(device),
+            )
+
+    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the examples in these rows, on the device."""
+        if self._resident is not None:
+            chosen = torch.from_numpy(rows).to(self._device)
+            return self._resident[0][chosen], self._resident[1][chosen]
+        return torch.from_numpy(self._images[rows]), torch.from_numpy(self._labels[rows])
+
+
+def augmentation(config: RunConfig, dataset: str) -> str:
+    """Return the augmentation of a run: what it says, else what the data set is used with."""
+    if config.data.augment is not None:
+        return config.data.augment
+    return DATASETS[dataset].augmentation if dataset in DATASETS else "none"

@@ -1,0 +1,89 @@
+"""The process of a worker: it waits for jobs on a connection and writes updates into a slot."""
+
+import ctypes
+import json
+import signal
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from nefl.config import config_from
+from nefl.data import Partition, open_cached
+from nefl.engines.sharing import SharedWeights
+from nefl.engines.site import Site, pick_device
+from nefl.engines.tuning import tune_process
+from nefl.methods import family_of
+from nefl.nesting.corners import extract
+from nefl.server.evaluate import Chunk
+from nefl.state import TrainTask
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve jobs until the connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    connection = Connection(int(sys.argv[1]))
+    try:
+        work = _set_up(json.loads(connection.recv_bytes()), int(sys.argv[2]))
+    except Exception as error:  # the server must learn why, whatever it is
+        connection.send_bytes(_reply(fatal=f"{type(error).__name__}: {error}"))
+        return
+    connection.send_bytes(_reply(ready=True))
+    while True:
+        try:
+            job = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        connection.send_bytes(work.answer(job))
+
+
+def _reply(**content: Any) -> bytes:
+    return json.dumps(content).encode()
+
+
+def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
+    sys.path[:0] = [path for path in given["path"] if path not in sys.path]
+    config = config_from(given["config"])
+    tune_process(config.engine.threads)
+    dataset = open_cached(Path(given["dataset"]), verify=False)
+    family = family_of(config.model, dataset.classes, tuple(given["input_shape"]))
+    partition = Partition.load(given["partition"])
+    device = pick_device(config.engine.device)
+    site = Site(config, family, dataset, partition, device)
+    return _Work(site, SharedWeights(family, given["slots"], descriptor), family)
+
+
+class _Work:
+    def __init__(self, site: Site, weights: SharedWeights, family: Any) -> None:
+        self._site = site
+        self._weights = weights
+        self._family = family
+
+    def answer(self, job: dict[str, Any]) -> bytes:
+        """Carry out a job; what it raises goes back to the server as its failure."""
+        try:
+            if "train" in job:
+                return self._train(TrainTask(*job["train"]), job["slot"])
+            return self._score(Chunk(*job["score"]))
+        except Exception as error:  # whatever a client's code may raise
+            return _reply(error=f"{type(error).__name__}: {error}")
+
+    def _train(self, task: TrainTask, slot: int) -> bytes:
+        tensors = extract(self._weights.state, self._family, task.submodel)
+        update = self._site.train(task, tensors)
+        for name, place in self._weights.slot(slot, task.submodel).items():
+            place.copy_(update.trained[name])
+        return _reply(examples=update.examples, metrics=dict(update.metrics))
+
+    def _score(self, chunk: Chunk) -> bytes:
+        tensors = extract(self._weights.state, self._family, chunk.submodel)
+        score = self._site.score(chunk, tensors)
+        return _reply(score=[score.examples, score.correct, score.loss])
+
+
+if __name__ == "__main__":
+    main()

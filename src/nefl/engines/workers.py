@@ -1,0 +1,229 @@
+"""Worker processes on one machine: weights and data in shared memory, nothing pickled."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from nefl.config import RunConfig
+from nefl.engines.sharing import SharedWeights, make_shared_file
+from nefl.errors import RunError
+from nefl.nesting.spec import Family
+from nefl.server.evaluate import Score, combine, make_chunks
+from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+
+MAX_DEATHS = 5
+"""Workers that may die one after another, without a finished job between, before the run stops."""
+
+
+@dataclass
+class _Worker:
+    process: "subprocess.Popen[bytes]"
+    connection: Connection
+    ready: bool = False
+    job: int | None = None
+
+
+class WorkersEngine:
+    """Trains and evaluates in processes of this machine.
+
+    Args:
+        config: the run; workers build everything they need from it.
+        family: its family.
+        dataset: the folder of the decoded data, which every worker memory-maps.
+        input_shape: what the model gets, channels, height and width.
+        partition: the file with the partition.
+        test_examples: how many test examples there are.
+        workers: how many processes.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        family: Family,
+        *,
+        dataset: Path,
+        input_shape: tuple[int, int, int],
+        partition: Path,
+        test_examples: int,
+        workers: int,
+    ) -> None:
+        self._family = family
+        self._test_examples = test_examples
+        # Twice the workers: results wait their turn without keeping anybody from the next task.
+        self._slots = 2 * workers
+        self._descriptor = make_shared_file()
+        self._weights = SharedWeights(family, self._slots, self._descriptor)
+        self._setup = {
+            "config": config.to_dict(),
+            "path": [path or str(Path.cwd()) for path in sys.path],
+            "dataset": str(dataset),
+            "input_shape": list(input_shape),
+            "partition": str(partition),
+            "slots": self._slots,
+        }
+        self._deaths = 0
+        self._workers = [self._start() for _ in range(workers)]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
+    def train(
+        self, state: ServerState, tasks: Sequence[TrainTask]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        """Yield each task's update in the order of the tasks.
+
+        A client that raises, and a worker that dies, cost the task they were at.
+        """
+        self._weights.write(state)
+        jobs: list[dict[str, Any]] = [
+            {
+                "train": [task.round_number, task.client, task.submodel],
+                "slot": number % self._slots,
+            }
+            for number, task in enumerate(tasks)
+        ]
+        for number, reply in enumerate(self._carry_out(jobs)):
+            task = tasks[number]
+            if "error" in reply:
+                yield ClientFailure(task, reply["error"])
+            else:
+                trained = self._weights.slot(number % self._slots, task.submodel)
+                yield ClientUpdate(task, trained, reply["examples"], reply["metrics"])
+
+    def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
+        """Measure submodels on the test set.
+
+        Raises:
+            RunError: if a piece of the work fails; there is nothing to average around it.
+        """
+        self._weights.write(state)
+        chunks = make_chunks(submodels, self._test_examples)
+        jobs = [{"score": [c.submodel, c.start, c.stop]} for c in chunks]
+        scores = []
+        for chunk, reply in zip(chunks, self._carry_out(jobs), strict=True):
+            if "error" in reply:
+                raise RunError(f"evaluation of submodel {chunk.submodel} failed: {reply['error']}")
+            scores.append(Score(*reply["score"]))
+        return combine(chunks, scores)
+
+    def close(self) -> None:
+        """End the workers and free the shared memory."""
+        for worker in self._workers:
+            self._end(worker)
+        self._workers = []
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _start(self) -> _Worker:
+        mine, theirs = socket.socketpair()
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "nefl.engines.worker",
+                str(theirs.fileno()),
+                str(self._descriptor),
+            ],
+            pass_fds=(theirs.fileno(), self._descriptor),
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what a client's code prints must not mix with our output
+            start_new_session=True,
+        )
+        theirs.close()
+        connection = Connection(mine.detach())
+        connection.send_bytes(json.dumps(self._setup).encode())
+        return _Worker(process, connection)
+
+    def _end(self, worker: _Worker) -> None:
+        worker.connection.close()
+        worker.process.kill()
+        worker.process.wait()
+
+    def _carry_out(self, jobs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the reply to each job in order; who asks for the next is done with the last."""
+        waiting = deque(range(len(jobs)))
+        done: dict[int, dict[str, Any]] = {}
+        finished = 0
+        try:
+            while finished < len(jobs):
+                self._hand_out(jobs, waiting, finished)
+                if finished in done:
+                    yield done.pop(finished)
+                    finished += 1
+                else:
+                    self._collect(done)
+        finally:
+            # Left early: what is still under way must not be taken for an answer to later jobs.
+            for number, worker in enumerate(self._workers):
+                if worker.job is not None:
+                    self._end(worker)
+                    self._workers[number] = self._start()
+
+    def _hand_out(
+        self, jobs: Sequence[dict[str, Any]], waiting: "deque[int]", finished: int
+    ) -> None:
+        for number, worker in enumerate(self._workers):
+            # A job's slot is free once the job that had it before has been taken in.
+            if not waiting or waiting[0] >= finished + self._slots:
+                return
+            if worker.ready and worker.job is None:
+                try:
+                    worker.connection.send_bytes(json.dumps(jobs[waiting[0]]).encode())
+                except OSError:
+                    self._bury(number)
+                    continue
+                worker.job = waiting.popleft()
+
+    def _collect(self, done: dict[int, dict[str, Any]]) -> None:
+        """Wait until some worker says something or dies."""
+        by_connection = {worker.connection: n for n, worker in enumerate(self._workers)}
+        for connection in wait(list(by_connection)):
+            number = by_connection[connection]  # type: ignore[index]
+            worker = self._workers[number]
+            try:
+                reply = json.loads(worker.connection.recv_bytes())
+            except (EOFError, OSError):
+                self._bury(number, done)
+                continue
+            if "fatal" in reply:
+                raise RunError(f"a worker could not start: {reply['fatal']}")
+            if worker.job is None:
+                worker.ready = True
+                continue
+            self._deaths = 0
+            done[worker.job] = reply
+            worker.job = None
+
+    def _bury(self, number: int, done: dict[int, dict[str, Any]] | None = None) -> None:
+        """Replace a dead worker; the job it was at has failed."""
+        worker = self._workers[number]
+        self._end(worker)
+        died = describe_exit(worker.process.returncode)
+        if worker.job is not None and done is not None:
+            done[worker.job] = {"error": f"its worker process {died}"}
+        self._deaths += 1
+        if self._deaths > MAX_DEATHS:
+            raise RunError(
+                f"{self._deaths} worker processes died one after another, the last one {died}; "
+                "check memory, or use fewer workers"
+            )
+        self._workers[number] = self._start()
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

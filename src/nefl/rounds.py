@@ -1,0 +1,175 @@
+"""The round, and the run of many of them. Free of devices, disks and networks."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Protocol
+
+from nefl.config import RunConfig
+from nefl.errors import RunError, UpdateError
+from nefl.nesting.spec import Family
+from nefl.server.aggregate import Aggregate
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+
+
+class Engine(Protocol):
+    """What carries tasks to clients and updates back; nothing else."""
+
+    def train(
+        self, state: ServerState, tasks: Sequence[TrainTask]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        """Yield what became of each task, in the order of the tasks.
+
+        An update's tensors are valid until the next one is asked for.
+        """
+
+    def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
+        """Measure submodels on the test set."""
+
+    def close(self) -> None:
+        """Let go of processes and memory."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What stays the same in all rounds of a run."""
+
+    config: RunConfig
+    family: Family
+    cohort: CohortPlan
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round.
+
+    Attributes:
+        round_number: the round, from 1.
+        tasks: how many clients were given a task.
+        seconds: its wall time without evaluation.
+        trained: how many clients trained each submodel, by its number.
+        loss: mean of the clients' mean training losses.
+        bytes_down: bytes of weights sent to clients.
+        bytes_up: bytes of weights that counted.
+        failures: tasks that brought no update and updates that were refused.
+        attempt: how often the round was tried before.
+        simulated: simulated times, where devices are simulated.
+    """
+
+    round_number: int
+    tasks: int
+    seconds: float
+    trained: dict[int, int]
+    loss: float
+    bytes_down: int
+    bytes_up: int
+    failures: tuple[ClientFailure, ...]
+    attempt: int = 0
+    simulated: dict[str, float] | None = None
+
+
+class Observer(Protocol):
+    """What is told after each round: logs, checkpoints, progress."""
+
+    def round_done(
+        self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
+    ) -> None:
+        """Take note of a finished round."""
+
+    def task_done(self, done: int, tasks: int) -> None:
+        """Take note that so many tasks of the round have ended."""
+
+    def round_repeated(self, report: RoundReport, reason: str) -> None:
+        """Take note of a round that did not count."""
+
+
+def run_round(
+    state: ServerState,
+    plan: Plan,
+    engine: Engine,
+    observers: Sequence[Observer] = (),
+    attempt: int = 0,
+) -> tuple[ServerState, RoundReport]:
+    """Draw a cohort, let it train, average what comes back."""
+    started = monotonic()
+    round_number = state.round_number + 1
+    cohort = sample_cohort(plan.cohort, round_number, attempt)
+    tasks = assign_submodels(cohort, plan.cohort, round_number)
+    total = Aggregate(state, plan.family, weighting=plan.config.server.weighting)
+    failures: list[ClientFailure] = []
+    trained: Counter[int] = Counter()
+    losses: list[float] = []
+    for done, result in enumerate(engine.train(state, tasks)):  # in task order: sums repeat
+        for observer in observers:
+            observer.task_done(done, len(tasks))
+        if isinstance(result, ClientFailure):
+            failures.append(result)
+            continue
+        try:
+            total.add(result)
+        except UpdateError as error:
+            failures.append(ClientFailure(result.task, str(error)))
+            continue
+        trained[result.task.submodel] += 1
+        losses.append(result.metrics.get("loss", float("nan")))
+    fleet = plan.cohort.fleet
+    report = RoundReport(
+        round_number=round_number,
+        tasks=len(tasks),
+        seconds=monotonic() - started,
+        trained=dict(sorted(trained.items())),
+        loss=sum(losses) / len(losses) if losses else float("nan"),
+        bytes_down=sum(payload_bytes(plan.family, task.submodel) for task in tasks),
+        bytes_up=sum(n * payload_bytes(plan.family, k) for k, n in trained.items()),
+        failures=tuple(failures),
+        attempt=attempt,
+        simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
+    )
+    return total.finish(), report
+
+
+def payload_bytes(family: Family, submodel: int) -> int:
+    """Return the bytes of a submodel's weights."""
+    return sum(info.nbytes for info in family.layout(submodel).values())
+
+
+def run_training(
+    state: ServerState, plan: Plan, engine: Engine, observers: Sequence[Observer]
+) -> ServerState:
+    """Train until the last round of the plan, telling the observers of each.
+
+    Raises:
+        RunError: if a round fails its quorum as often as it may be tried.
+    """
+    config = plan.config
+    while state.round_number < config.rounds:
+        state, report = _round_with_quorum(state, plan, engine, observers)
+        evaluations = None
+        last = state.round_number == config.rounds
+        if last or state.round_number % config.server.evaluate_every == 0:
+            evaluations = engine.evaluate(state, range(1, len(plan.family) + 1))
+        for observer in observers:
+            observer.round_done(state, report, evaluations)
+    return state
+
+
+def _round_with_quorum(
+    state: ServerState, plan: Plan, engine: Engine, observers: Sequence[Observer]
+) -> tuple[ServerState, RoundReport]:
+    server = plan.config.server
+    reason = ""
+    for attempt in range(server.attempts):
+        after, report = run_round(state, plan, engine, observers, attempt)
+        counted = sum(report.trained.values())
+        if counted and counted >= server.quorum * report.tasks:
+            return after, report
+        last = report.failures[-1].reason if report.failures else "no device fits any submodel"
+        reason = f"only {counted} of {report.tasks} updates counted ({last})"
+        for observer in observers:
+            observer.round_repeated(report, reason)
+    raise RunError(
+        f"round {state.round_number + 1} failed {server.attempts} times: {reason}; mend the "
+        "clients, or lower server.quorum, then resume"
+    )

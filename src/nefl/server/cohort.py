@@ -1,0 +1,66 @@
+"""Who takes part in a round, and which submodel each of them trains."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nefl.config import ClientsConfig
+from nefl.nesting.tiers import tier_choices
+from nefl.seeds import Purpose, generator_for
+from nefl.server.devices import Fleet
+from nefl.state import TrainTask
+
+
+@dataclass(frozen=True)
+class CohortPlan:
+    """What the choice of a cohort rests on.
+
+    Attributes:
+        clients: the population and what its members can do.
+        submodels: how many submodels there are.
+        seed: the run's seed.
+        fleet: the devices, where capability is a matter of devices.
+    """
+
+    clients: ClientsConfig
+    submodels: int
+    seed: int
+    fleet: Fleet | None = None
+
+
+def tier_of(client: int, clients: int, submodels: int) -> int:
+    """Return a client's tier, from 1; there are as many as submodels, of even size."""
+    return client * submodels // clients + 1
+
+
+def sample_cohort(plan: CohortPlan, round_number: int, attempt: int = 0) -> list[int]:
+    """Draw the clients of a round; a repeated round draws others."""
+    rng = generator_for(plan.seed, Purpose.COHORT, round_number, attempt)
+    chosen = rng.choice(plan.clients.count, plan.clients.per_round, replace=False, shuffle=False)
+    return [int(client) for client in np.sort(chosen)]
+
+
+def assign_submodels(cohort: Sequence[int], plan: CohortPlan, round_number: int) -> list[TrainTask]:
+    """Give each client the submodel it trains, the largest first.
+
+    The order is that of the sums, so that they repeat bit for bit, and largest first keeps many
+    workers busy to the end. A client whose device fits no submodel sits the round out.
+    """
+    tasks = []
+    for client in cohort:
+        submodel = _submodel_for(client, plan, round_number)
+        if submodel is not None:
+            tasks.append(TrainTask(round_number, client, submodel))
+    return sorted(tasks, key=lambda task: (-task.submodel, task.client))
+
+
+def _submodel_for(client: int, plan: CohortPlan, round_number: int) -> int | None:
+    if plan.fleet is not None:
+        return plan.fleet.largest_fitting(client, round_number)
+    tier = tier_of(client, plan.clients.count, plan.submodels)
+    if plan.clients.capability == "fixed":
+        return tier
+    choices = tier_choices(tier, plan.submodels, plan.clients.spread)
+    rng = generator_for(plan.seed, Purpose.SUBMODEL, round_number, client)
+    return int(rng.choice(choices))

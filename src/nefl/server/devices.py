@@ -1,0 +1,124 @@
+"""Devices of unequal means, whose conditions change from round to round.
+
+A simulated device has memory, speed and bandwidth. Each round a client takes the largest submodel
+that fits them, and the same arithmetic tells how long the round takes: with nested submodels, with
+the full model for everyone, and with the full model for those that can hold it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nefl.config import ClientsConfig, DeviceConfig
+from nefl.nesting.profile import SubmodelProfile
+from nefl.seeds import Purpose, generator_for
+from nefl.state import TrainTask
+
+BACKWARD = 2
+"""A backward pass costs about twice the forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a client has in one round: bytes, MACs per second, bytes per second."""
+
+    memory: float
+    macs_per_second: float
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Simulated seconds of one round, and what the alternatives would take.
+
+    Attributes:
+        nested: until the last client with its nested submodel is done.
+        full: until the last client would be done if all of them trained the full model.
+        strong_only: the same if only those that fit the full model trained it.
+        strong_clients: how many those are.
+        sat_out: clients that fit no submodel at all.
+    """
+
+    nested: float
+    full: float
+    strong_only: float
+    strong_clients: int
+    sat_out: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """The devices of a population.
+
+    Attributes:
+        clients: the kinds of device and how they fluctuate.
+        profiles: the cost of each submodel, smallest first.
+        epochs: local epochs of a round.
+        examples: how many examples each client has.
+        seed: the run's seed.
+    """
+
+    clients: ClientsConfig
+    profiles: Sequence[SubmodelProfile]
+    epochs: int
+    examples: np.ndarray[tuple[int], np.dtype[np.int64]]
+    seed: int
+
+    def device(self, client: int) -> DeviceConfig:
+        """Return the kind of device a client has, the same in every round."""
+        kinds = self.clients.devices
+        shares = np.array([kind.share for kind in kinds])
+        rng = generator_for(self.seed, Purpose.DEVICES, client)
+        return kinds[int(rng.choice(len(kinds), p=shares / shares.sum()))]
+
+    def conditions(self, client: int, round_number: int) -> Conditions:
+        """Return what a client has in a round: its device, more or less."""
+        device = self.device(client)
+        rng = generator_for(self.seed, Purpose.CONDITIONS, round_number, client)
+        memory, speed, bandwidth = np.exp(rng.normal(0, self.clients.fluctuation, 3))
+        return Conditions(
+            device.memory * memory,
+            device.macs_per_second * speed,
+            device.bandwidth * bandwidth,
+        )
+
+    def seconds(self, client: int, submodel: int, conditions: Conditions) -> float:
+        """Return the time to fetch, train and return a submodel."""
+        profile = self.profiles[submodel - 1]
+        macs = (1 + BACKWARD) * profile.macs_total * int(self.examples[client]) * self.epochs
+        sent = 2 * profile.payload_bytes
+        return macs / conditions.macs_per_second + sent / conditions.bandwidth
+
+    def fits(self, client: int, submodel: int, conditions: Conditions) -> bool:
+        """Whether a client can hold a submodel in memory and be done before the deadline."""
+        deadline = self.clients.deadline
+        return self.profiles[submodel - 1].train_memory_bytes <= conditions.memory and (
+            deadline is None or self.seconds(client, submodel, conditions) <= deadline
+        )
+
+    def largest_fitting(self, client: int, round_number: int) -> int | None:
+        """Return the largest submodel that fits a client in a round, if any does."""
+        conditions = self.conditions(client, round_number)
+        return next(
+            (k for k in range(len(self.profiles), 0, -1) if self.fits(client, k, conditions)), None
+        )
+
+    def round_times(
+        self, cohort: Sequence[int], tasks: Sequence[TrainTask], round_number: int
+    ) -> RoundTimes:
+        """Return how long a round takes, and what the alternatives would take."""
+        full = len(self.profiles)
+        conditions = {client: self.conditions(client, round_number) for client in cohort}
+        with_full = {c: self.seconds(c, full, conditions[c]) for c in cohort}
+        strong = [c for c in cohort if self.fits(c, full, conditions[c])]
+        return RoundTimes(
+            nested=max(
+                (self.seconds(t.client, t.submodel, conditions[t.client]) for t in tasks),
+                default=0.0,
+            ),
+            full=max(with_full.values()),
+            strong_only=max((with_full[client] for client in strong), default=0.0),
+            strong_clients=len(strong),
+            sat_out=len(cohort) - len(tasks),
+        )

@@ -1,0 +1,78 @@
+"""Measuring submodels on the test set."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nefl.state import Evaluation
+
+CHUNK = 1000
+"""Test examples in one piece of work; small enough to share out among workers."""
+
+BATCH = 250
+"""Test examples in one forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an evaluation: a submodel and a range of test examples."""
+
+    submodel: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a chunk yielded: examples, how many were right, and the sum of their losses."""
+
+    examples: int
+    correct: int
+    loss: float
+
+
+def make_chunks(submodels: Iterable[int], examples: int) -> list[Chunk]:
+    """Cut the evaluation of submodels into pieces, the largest submodels first."""
+    return [
+        Chunk(submodel, start, min(start + CHUNK, examples))
+        for submodel in sorted(submodels, reverse=True)
+        for start in range(0, examples, CHUNK)
+    ]
+
+
+def score_chunk(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    transform: Callable[[Tensor, None], Tensor],
+    memory_format: torch.memory_format,
+) -> Score:
+    """Count what a model gets right; uint8 images [N, C, H, W] and int64 labels [N]."""
+    correct, loss = 0, 0.0
+    model.eval()
+    with torch.inference_mode():
+        for batch, truth in zip(
+            torch.split(images, BATCH), torch.split(labels, BATCH), strict=True
+        ):
+            logits = model(transform(batch, None).contiguous(memory_format=memory_format))
+            correct += int((logits.argmax(1) == truth).sum())
+            loss += float(functional.cross_entropy(logits, truth, reduction="sum"))
+    return Score(len(labels), correct, loss)
+
+
+def combine(chunks: Iterable[Chunk], scores: Iterable[Score]) -> list[Evaluation]:
+    """Put the pieces together, one evaluation a submodel, smallest first."""
+    sums: dict[int, list[Score]] = {}
+    for chunk, score in zip(chunks, scores, strict=True):
+        sums.setdefault(chunk.submodel, []).append(score)
+    return [
+        Evaluation(
+            submodel,
+            sum(score.correct for score in parts) / sum(score.examples for score in parts),
+            sum(score.loss for score in parts) / sum(score.examples for score in parts),
+        )
+        for submodel, parts in sorted(sums.items())
+    ]

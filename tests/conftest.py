@@ -1,0 +1,37 @@
+"""What all tests share: a cache of their own, so that no test sees or changes the user's."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["NEFL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def quick() -> dict[str, Any]:
+    """Settings of a run that takes a second."""
+    return {
+        "rounds": 4,
+        "model": {"name": "resnet8", "method": "nefl-wd"},
+        "data": {"name": "digits", "train": 200, "test": 100},
+        "clients": {"count": 20, "per_round": 4},
+        "local": {"epochs": 1, "batch_size": 8},
+        "server": {"evaluate_every": 2, "checkpoint_every": 1},
+        "engine": {"name": "serial", "device": "cpu"},
+    }
+
+
+@pytest.fixture
+def cifar10() -> Path:
+    """The real CIFAR-10, where it is at hand."""
+    given = os.environ.get("NEFL_TEST_CIFAR10")
+    beside = Path(__file__).parents[2] / "shared" / "data" / "cifar10"
+    path = Path(given) if given else beside
+    if not path.is_dir():
+        pytest.skip("needs CIFAR-10 as parquet files; set NEFL_TEST_CIFAR10 to its folder")
+    return path

@@ -1,0 +1,222 @@
+"""The workers engine agrees with the serial one, bit for bit, and outlives its workers."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nefl.artifacts.checkpoint import state_sha256
+from nefl.config import config_from
+from nefl.data import Partition
+from nefl.engines import workers as workers_module
+from nefl.engines.serial import SerialEngine
+from nefl.engines.sharing import SharedWeights, make_shared_file
+from nefl.engines.workers import WorkersEngine, describe_exit
+from nefl.errors import RunError
+from nefl.methods import make_family
+from nefl.nesting.corners import extract
+from nefl.rounds import run_round
+from nefl.server.aggregate import Aggregate
+from nefl.state import ClientFailure, ClientUpdate, TrainTask
+from nefl.training import Setting, prepare
+
+
+@contextmanager
+def workers_engine(setting: Setting, folder: Path, count: int) -> Iterator[WorkersEngine]:
+    setting.partition.save(folder / "partition.safetensors")
+    assert setting.dataset.folder is not None
+    engine = WorkersEngine(
+        setting.config,
+        setting.family,
+        dataset=setting.dataset.folder,
+        input_shape=setting.input_shape,
+        partition=folder / "partition.safetensors",
+        test_examples=setting.test_examples,
+        workers=count,
+    )
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def serial_engine(setting: Setting) -> SerialEngine:
+    torch.set_num_threads(1)
+    return SerialEngine(setting.site(), setting.family)
+
+
+def test_shared_weights_are_the_same_in_every_mapping() -> None:
+    family = make_family("resnet8", "nefl-wd")
+    descriptor = make_shared_file()
+    mine = SharedWeights(family, 3, descriptor)
+    theirs = SharedWeights(family, 3, descriptor)
+    state = family.initial_state(5)
+    mine.write(state)
+    assert state_sha256(theirs.state) == state_sha256(state)
+    for submodel in range(1, 6):
+        for slot in range(3):
+            for tensor in mine.slot(slot, submodel).values():
+                tensor.fill_(slot + submodel)
+            assert state_sha256(theirs.state) == state_sha256(state), "slots keep to themselves"
+    for slot in range(3):
+        assert all((t == slot + 5).all() for t in theirs.slot(slot, 5).values())
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_engines_agree_bit_for_bit(quick: dict[str, Any], tmp_path: Path, count: int) -> None:
+    setting = prepare(config_from(quick))
+    plan = setting.plan()
+    state = setting.family.initial_state(1)
+    expected, _ = run_round(state, plan, serial_engine(setting))
+    scores = serial_engine(setting).evaluate(expected, range(1, 6))
+    with workers_engine(setting, tmp_path, count) as engine:
+        got, report = run_round(state, plan, engine)
+        assert not report.failures
+        assert state_sha256(got) == state_sha256(expected)
+        assert engine.evaluate(got, range(1, 6)) == scores
+
+
+def with_bad_client(setting: Setting, client: int) -> Setting:
+    """Give one client an example that does not exist."""
+    indices = setting.partition.indices.copy()
+    indices[setting.partition.offsets[client]] = 10**6
+    return replace(setting, partition=Partition(indices, setting.partition.offsets))
+
+
+def test_a_client_that_raises_costs_its_update_only(quick: dict[str, Any], tmp_path: Path) -> None:
+    setting = with_bad_client(prepare(config_from(quick)), 3)
+    state = setting.family.initial_state(0)
+    tasks = [TrainTask(1, client, 5 - client) for client in range(5)]
+    hashes = []
+    with workers_engine(setting, tmp_path, 2) as engine:
+        for each in (engine, serial_engine(setting)):
+            total = Aggregate(state, setting.family)
+            results = []
+            for result in each.train(state, tasks):
+                results.append(result)
+                if isinstance(result, ClientUpdate):
+                    total.add(result)
+            assert [r.task for r in results] == tasks
+            failed = [r for r in results if isinstance(r, ClientFailure)]
+            assert [f.task.client for f in failed] == [3]
+            assert "IndexError" in failed[0].reason
+            hashes.append(state_sha256(total.finish()))
+    assert hashes[0] == hashes[1]
+
+
+def test_a_worker_that_dies_costs_its_task_and_is_replaced(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    setting = prepare(config_from(quick))
+    state = setting.family.initial_state(0)
+    tasks = [TrainTask(1, client, 5) for client in range(8)]
+    with workers_engine(setting, tmp_path, 2) as engine:
+        while not all(worker.ready for worker in engine._workers):
+            assert not any(isinstance(r, ClientFailure) for r in engine.train(state, tasks[:2]))
+        before = engine.pids
+        # Frozen, it certainly holds a task when it is killed.
+        os.kill(before[0], signal.SIGSTOP)
+        Timer(1.0, os.kill, (before[0], signal.SIGKILL)).start()
+        results = list(engine.train(state, tasks))
+        failed = [r for r in results if isinstance(r, ClientFailure)]
+        assert len(failed) == 1
+        assert "killed by SIGKILL" in failed[0].reason
+        assert len(set(engine.pids) - set(before)) == 1
+        assert not any(isinstance(r, ClientFailure) for r in engine.train(state, tasks))
+
+
+def test_workers_that_keep_dying_stop_the_run(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "MAX_DEATHS", 1)
+    setting = prepare(config_from(quick))
+    state = setting.family.initial_state(0)
+    with workers_engine(setting, tmp_path, 1) as engine:
+        os.kill(engine.pids[0], signal.SIGKILL)
+        engine._setup["dataset"] = 5  # the next one dies with an error of its own
+        with pytest.raises(RunError, match="could not start|died one after another"):
+            list(engine.train(state, [TrainTask(1, 0, 1)]))
+
+
+def test_a_worker_that_cannot_start_says_why(quick: dict[str, Any], tmp_path: Path) -> None:
+    setting = prepare(config_from(quick))
+    with workers_engine(setting, tmp_path, 1) as engine:
+        pass
+    (tmp_path / "partition.safetensors").write_bytes(b"nonsense")
+    assert setting.dataset.folder is not None
+    engine = WorkersEngine(
+        setting.config,
+        setting.family,
+        dataset=setting.dataset.folder,
+        input_shape=setting.input_shape,
+        partition=tmp_path / "partition.safetensors",
+        test_examples=10,
+        workers=1,
+    )
+    try:
+        with pytest.raises(RunError, match="could not start: DataError.*partition.safetensors"):
+            list(engine.train(setting.family.initial_state(0), [TrainTask(1, 0, 1)]))
+    finally:
+        engine.close()
+
+
+def test_leaving_a_round_early_does_not_spoil_the_next(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    setting = prepare(config_from(quick))
+    state = setting.family.initial_state(0)
+    tasks = [TrainTask(1, client, 5 - client % 5) for client in range(8)]
+    plan = setting.plan()
+    with workers_engine(setting, tmp_path, 2) as engine:
+        for _ in engine.train(state, tasks):
+            break
+        got, _ = run_round(state, plan, engine)
+    expected, _ = run_round(state, plan, serial_engine(setting))
+    assert state_sha256(got) == state_sha256(expected)
+
+
+def test_workers_end_with_the_engine(quick: dict[str, Any], tmp_path: Path) -> None:
+    setting = prepare(config_from(quick))
+    with workers_engine(setting, tmp_path, 2) as engine:
+        pids = engine.pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_updates_arrive_in_task_order_whatever_their_size(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    setting = prepare(config_from(quick))
+    state = setting.family.initial_state(0)
+    tasks = [TrainTask(1, client, 1 + 4 * (client % 2)) for client in range(10)]
+    with workers_engine(setting, tmp_path, 3) as engine:
+        seen = []
+        for result in engine.train(state, tasks):
+            assert isinstance(result, ClientUpdate)
+            seen.append(result.task)
+            layout = setting.family.layout(result.task.submodel)
+            assert result.trained.keys() == layout.keys()
+            start = extract(state, setting.family, result.task.submodel)
+            assert not torch.equal(result.trained["fc.weight"], start["fc.weight"])
+    assert seen == tasks
+
+
+def test_words_for_the_end_of_a_process() -> None:
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(3) == "ended with exit code 3"
+
+
+def test_partition_of_the_fixture_is_what_it_seems(quick: dict[str, Any]) -> None:
+    setting = prepare(config_from(quick))
+    assert setting.partition.clients == 20
+    assert np.all(setting.partition.sizes == 10)

@@ -1,0 +1,128 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nefl.config import ClientsConfig, DeviceConfig
+from nefl.methods import make_family
+from nefl.nesting.profile import profile_family
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
+from nefl.server.devices import Fleet
+
+
+def plan(**settings: object) -> CohortPlan:
+    return CohortPlan(ClientsConfig(**settings), submodels=5, seed=3)  # type: ignore[arg-type]
+
+
+def test_tiers_are_even() -> None:
+    assert Counter(tier_of(client, 100, 5) for client in range(100)) == dict.fromkeys(
+        range(1, 6), 20
+    )
+    assert {tier_of(client, 3, 5) for client in range(3)} <= set(range(1, 6))
+
+
+def test_cohorts_repeat_and_differ() -> None:
+    first = sample_cohort(plan(), 1)
+    assert first == sample_cohort(plan(), 1)
+    assert len(set(first)) == 10
+    assert first != sample_cohort(plan(), 2)
+    assert first != sample_cohort(plan(), 1, attempt=1)
+    other = CohortPlan(ClientsConfig(), 5, seed=4)
+    assert first != sample_cohort(other, 1)
+
+
+def test_everybody_is_drawn_sooner_or_later() -> None:
+    seen = Counter(client for r in range(1, 301) for client in sample_cohort(plan(), r))
+    assert set(seen) == set(range(100))
+    assert max(seen.values()) < 60
+
+
+def test_the_papers_rule_draws_within_two_of_the_tier() -> None:
+    counts: Counter[tuple[int, int]] = Counter()
+    for round_number in range(1, 400):
+        for task in assign_submodels(range(100), plan(), round_number):
+            counts[tier_of(task.client, 100, 5), task.submodel] += 1
+    assert set(counts) == {
+        (x, k) for x in range(1, 6) for k in range(max(1, x - 2), min(x + 2, 5) + 1)
+    }
+    for tier in range(1, 6):
+        drawn = [n for (x, _), n in counts.items() if x == tier]
+        assert max(drawn) < 1.1 * min(drawn), "uniform"
+
+
+def test_largest_first_so_that_sums_and_workers_have_one_order() -> None:
+    tasks = assign_submodels(sample_cohort(plan(), 1), plan(), 1)
+    assert [t.submodel for t in tasks] == sorted((t.submodel for t in tasks), reverse=True)
+
+
+def test_fixed_tiers() -> None:
+    tasks = assign_submodels(range(100), plan(capability="fixed"), 1)
+    assert all(t.submodel == tier_of(t.client, 100, 5) for t in tasks)
+
+
+FAMILY = make_family("resnet8", "nefl-w")
+PROFILES = profile_family(FAMILY, (3, 32, 32), 32)
+
+
+def fleet(*devices: DeviceConfig, fluctuation: float = 0.0, deadline: float | None = None) -> Fleet:
+    clients = ClientsConfig(
+        capability="devices", devices=devices, fluctuation=fluctuation, deadline=deadline
+    )
+    return Fleet(clients, PROFILES, epochs=2, examples=np.full(100, 50), seed=0)
+
+
+def device(memory: float = 1e12, speed: float = 1e12, bandwidth: float = 1e12) -> DeviceConfig:
+    return DeviceConfig("d", memory, speed, bandwidth)
+
+
+def test_memory_decides_the_submodel() -> None:
+    for k, profile in enumerate(PROFILES, start=1):
+        assert fleet(device(memory=profile.train_memory_bytes)).largest_fitting(0, 1) == k
+    too_small = fleet(device(memory=PROFILES[0].train_memory_bytes - 1))
+    assert too_small.largest_fitting(0, 1) is None
+
+
+def test_the_deadline_decides_the_submodel() -> None:
+    seconds = 3 * PROFILES[2].macs_total * 50 * 2 / 1e9 + 2 * PROFILES[2].payload_bytes / 1e6
+    slow = device(speed=1e9, bandwidth=1e6)
+    assert fleet(slow, deadline=seconds * 1.0001).largest_fitting(0, 1) == 3
+    assert fleet(slow, deadline=seconds * 0.9999).largest_fitting(0, 1) == 2
+
+
+def test_conditions_fluctuate_and_repeat() -> None:
+    shaky = fleet(device(), fluctuation=0.5)
+    drawn = [shaky.conditions(7, r).memory for r in range(1, 2001)]
+    assert drawn[0] == shaky.conditions(7, 1).memory
+    assert np.std(np.log(drawn)) == pytest.approx(0.5, rel=0.1)
+    assert fleet(device()).conditions(7, 1).memory == 1e12
+
+
+def test_devices_are_dealt_by_share_and_stay() -> None:
+    common = DeviceConfig("common", 1e9, 1e9, 1e6, share=3)
+    rare = DeviceConfig("rare", 1e9, 1e9, 1e6, share=1)
+    made = fleet(common, rare)
+    names = Counter(made.device(client).name for client in range(2000))
+    assert names["rare"] / 2000 == pytest.approx(0.25, abs=0.03)
+    assert made.device(5) == made.device(5)
+
+
+def test_round_times_show_what_stragglers_cost() -> None:
+    weak = DeviceConfig("weak", PROFILES[0].train_memory_bytes, 1e8, 1e5)
+    strong = DeviceConfig("strong", 1e12, 1e10, 1e7)
+    made = fleet(weak, strong)
+    cohort = list(range(10))
+    assignment = CohortPlan(made.clients, 5, 0, made)
+    tasks = assign_submodels(cohort, assignment, 1)
+    times = made.round_times(cohort, tasks, 1)
+    assert times.strong_clients == sum(made.device(c).name == "strong" for c in cohort)
+    assert 0 < times.strong_clients < 10
+    assert times.strong_only < times.nested < times.full
+    assert times.sat_out == 0
+    assert {t.submodel for t in tasks} == {1, 5}
+
+
+def test_clients_without_a_fitting_submodel_sit_out() -> None:
+    made = fleet(device(memory=1))
+    assignment = CohortPlan(made.clients, 5, 0, made)
+    assert assign_submodels(range(10), assignment, 1) == []
+    assert made.round_times(list(range(10)), [], 1).sat_out == 10

@@ -1,0 +1,378 @@
+"""Whole runs: they learn, repeat, stop, go on, and end up with the same weights."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nefl
+from nefl.artifacts.runfolder import read_log
+from nefl.config import EngineConfig, config_from, with_settings
+from nefl.errors import ConfigError, DataError, NeflError, RunError
+from nefl.rounds import RoundReport, run_training
+from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+from nefl.training import count_workers, evaluate, prepare, resume, train
+
+SUMMARY_KEYS = {
+    "accuracy",
+    "worst",
+    "average",
+    "rounds",
+    "seconds",
+    "bytes_down",
+    "bytes_up",
+    "coverage",
+    "state_sha256",
+}
+
+
+def test_a_run_leaves_a_folder_behind(quick: dict[str, Any], tmp_path: Path) -> None:
+    result = train(quick, tmp_path / "run")
+    assert isinstance(result, nefl.RunResult)
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names >= {"config.json", "partition.safetensors", "metrics.jsonl", "summary.json"}
+    checkpoints = {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert checkpoints == {
+        "round-0000003.safetensors",
+        "round-0000004.safetensors",
+        "best.safetensors",
+    }
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary.keys() >= SUMMARY_KEYS
+    assert len(summary["accuracy"]) == 5
+    assert summary["worst"] == summary["accuracy"][0]
+    assert all(0 <= a <= 1 for a in summary["accuracy"])
+    rounds = [e for e in read_log(tmp_path / "run") if e["event"] == "round"]
+    assert [e["round"] for e in rounds] == [1, 2, 3, 4]
+    assert ["accuracy" in e for e in rounds] == [False, True, False, True]
+    assert sum(sum(e["trained"].values()) for e in rounds) == 16
+    assert summary["bytes_up"] == sum(e["bytes_up"] for e in rounds) > 0
+    scores = evaluate(tmp_path / "run")
+    assert [e.accuracy for e in scores] == summary["accuracy"]
+    assert len(evaluate(tmp_path / "run", best=True)) == 5
+
+
+def test_the_same_seed_gives_the_same_weights(quick: dict[str, Any], tmp_path: Path) -> None:
+    hashes = [
+        train(with_settings(quick, {"seed": seed}), tmp_path / name).summary["state_sha256"]
+        for seed, name in ((0, "a"), (0, "b"), (1, "c"))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_every_engine_and_number_of_workers(quick: dict[str, Any], tmp_path: Path) -> None:
+    straight = train(quick, tmp_path / "serial").summary["state_sha256"]
+    for workers in (1, 2, 3):
+        other = with_settings(quick, {"engine.name": "workers", "engine.workers": workers})
+        got = train(other, tmp_path / f"w{workers}").summary
+        assert got["state_sha256"] == straight
+
+
+@pytest.mark.parametrize(
+    "method", ["nefl-w", "nefl-d", "nefl-do", "nefl-wd-nl", "fjord", "heterofl", "fedavg"]
+)
+def test_methods_train(quick: dict[str, Any], tmp_path: Path, method: str) -> None:
+    quick = with_settings(quick, {"model.method": method, "rounds": 2})
+    summary = train(quick, tmp_path / "run").summary
+    assert summary["failures"] == 0
+    assert len(summary["accuracy"]) == (1 if method == "fedavg" else 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "method"), [("resnet20", "depthfl"), ("resnet20", "scalefl"), ("vit_tiny", "nefl-wd")]
+)
+def test_models_train(quick: dict[str, Any], tmp_path: Path, model: str, method: str) -> None:
+    changes = {"model.name": model, "model.method": method, "rounds": 2, "clients.per_round": 2}
+    summary = train(with_settings(quick, changes), tmp_path / "run").summary
+    assert summary["failures"] == 0
+
+
+def test_partitions_weights_and_optimisers(quick: dict[str, Any], tmp_path: Path) -> None:
+    changes = {
+        "partition.kind": "dirichlet",
+        "clients.count": 5,
+        "server.weighting": "examples",
+        "local.optimizer": "adam",
+        "local.learning_rate": 0.001,
+        "local.memory_format": "contiguous",
+        "schedule.name": "cosine",
+        "schedule.warmup_steps": 3,
+    }
+    summary = train(with_settings(quick, changes), tmp_path / "run").summary
+    assert summary["failures"] == 0
+
+
+def test_devices_choose_submodels_and_time_is_simulated(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    devices = [
+        {"name": "watch", "memory": 6e5, "macs_per_second": 1e7, "bandwidth": 1e5, "share": 3},
+        {"name": "phone", "memory": 1e9, "macs_per_second": 1e9, "bandwidth": 1e6},
+    ]
+    quick = with_settings(quick, {"clients.capability": "devices", "clients.devices": devices})
+    summary = train(quick, tmp_path / "run").summary
+    times = summary["simulated"]
+    assert 0 < times["nested_seconds"] < times["full_seconds"]
+    assert 0 < times["strong_clients_per_round"] < 4
+
+
+def test_a_users_own_model_and_data(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_things.py").write_text(
+        "import numpy as np\n"
+        "from nefl import Family, SubmodelSpec\n"
+        "from nefl.models.table import ModelBuilder\n"
+        "def family(classes, input_shape):\n"
+        "    build = ModelBuilder('resnet8', classes, input_shape)\n"
+        "    full = build.full_blocks\n"
+        "    return Family(build, (SubmodelSpec(full, 0.5), SubmodelSpec(full)))\n"
+        "def data():\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    x = rng.integers(0, 255, (60, 1, 8, 8)).astype('uint8')\n"
+        "    y = rng.integers(0, 3, 60)\n"
+        "    return {'x_train': x, 'y_train': y, 'x_test': x, 'y_test': y}\n"
+        "def broken(classes, input_shape):\n"
+        "    return 5\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changes: dict[str, Any] = {
+        "model.name": "own_things:family",
+        "data": {"name": "own_things:data"},
+        "clients.count": 6,
+        "engine.name": "workers",
+        "engine.workers": 2,
+        "rounds": 2,
+    }
+    summary = train(with_settings(quick, changes), tmp_path / "run").summary
+    assert len(summary["accuracy"]) == 2
+    changes["model.name"] = "own_things:broken"
+    with pytest.raises(ConfigError, match="own_things:broken: returned int"):
+        train(with_settings(quick, changes), tmp_path / "other")
+    changes["model.name"] = "own_things:nothing"
+    with pytest.raises(ConfigError, match="own_things:nothing: cannot be imported"):
+        train(with_settings(quick, changes), tmp_path / "other")
+
+
+class StopAfter:
+    """An observer that raises after some rounds, as Ctrl-C would."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def task_done(self, done: int, tasks: int) -> None:
+        """Nothing."""
+
+    def round_repeated(self, report: RoundReport, reason: str) -> None:
+        """Nothing."""
+
+    def round_done(
+        self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
+    ) -> None:
+        if state.round_number == self.rounds:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_stop_and_resume(quick: dict[str, Any], tmp_path: Path, every: int) -> None:
+    straight = train(quick, tmp_path / "straight").summary
+    quick = with_settings(quick, {"server.checkpoint_every": every})
+    with pytest.raises(KeyboardInterrupt):
+        train(quick, tmp_path / "run", observers=[StopAfter(2)])
+    newest = max((tmp_path / "run" / "checkpoints").glob("round-*"))
+    assert newest.name == "round-0000002.safetensors", "Ctrl-C leaves a checkpoint"
+    result = resume(tmp_path / "run")
+    assert result.summary["state_sha256"] == straight["state_sha256"]
+    assert result.summary["accuracy"] == straight["accuracy"]
+    again = resume(tmp_path / "run")
+    assert again.summary["state_sha256"] == straight["state_sha256"]
+    assert again.summary["bytes_up"] == straight["bytes_up"]
+
+
+def test_resume_on_another_engine(quick: dict[str, Any], tmp_path: Path) -> None:
+    straight = train(quick, tmp_path / "straight").summary["state_sha256"]
+    with pytest.raises(KeyboardInterrupt):
+        train(quick, tmp_path / "run", observers=[StopAfter(2)])
+    result = resume(tmp_path / "run", engine=EngineConfig("workers", 2, "cpu"))
+    assert result.summary["state_sha256"] == straight
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(quick: dict[str, Any], tmp_path: Path) -> None:
+    straight = train(quick, tmp_path / "straight").summary["state_sha256"]
+    with pytest.raises(KeyboardInterrupt):
+        train(quick, tmp_path / "run", observers=[StopAfter(3)])
+    newest = tmp_path / "run" / "checkpoints" / "round-0000003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert resume(tmp_path / "run").summary["state_sha256"] == straight
+    events = list(read_log(tmp_path / "run"))
+    damaged = [e for e in events if e["event"] == "damaged"]
+    assert "round-0000003" in damaged[0]["reason"]
+
+
+def started(quick: dict[str, Any], run: Path, config: Path) -> "subprocess.Popen[bytes]":
+    config.write_text(json.dumps(quick))
+    command = ["resume", str(run)] if (run / "config.json").exists() else None
+    command = command or ["train", str(config), "--out", str(run)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "nefl", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def rounds_logged(run: Path) -> int:
+    return sum(event["event"] == "round" for event in read_log(run))
+
+
+@pytest.mark.parametrize("engine", ["serial", "workers"])
+def test_kills_at_random_moments_change_nothing(
+    quick: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    """SIGKILL whenever it pleases, also while a checkpoint is written; then go on."""
+    quick = with_settings(
+        quick, {"rounds": 30, "engine.name": engine, "engine.workers": 2, "server.keep": 1}
+    )
+    straight = train(quick, tmp_path / "straight").summary
+    moments = random.Random(engine)
+    run = tmp_path / "run"
+    kills = 0
+    while True:
+        before = rounds_logged(run)
+        process = started(quick, run, tmp_path / "config.json")
+        while process.poll() is None and rounds_logged(run) == before:
+            time.sleep(0.02)
+        try:
+            process.wait(moments.random())
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+            continue
+        assert process.returncode == 0
+        break
+    assert kills > 1
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["state_sha256"] == straight["state_sha256"]
+    assert summary["accuracy"] == straight["accuracy"]
+    assert not list(run.rglob("*.part")), "nothing half-written is left"
+
+
+def test_sigterm_and_ctrl_c_stop_at_a_checkpoint(quick: dict[str, Any], tmp_path: Path) -> None:
+    quick = with_settings(quick, {"rounds": 100000, "server.checkpoint_every": 100000})
+    for number, word in ((signal.SIGINT, "int"), (signal.SIGTERM, "term")):
+        run = tmp_path / word
+        (tmp_path / "c.json").write_text(json.dumps(quick))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nefl", "train", str(tmp_path / "c.json"), "--out", str(run)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and not any(e["event"] == "round" for e in read_log(run)):
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert f"go on with: nefl resume {run}" in errors
+        assert "Traceback" not in errors
+        assert list((run / "checkpoints").glob("round-*"))
+
+
+class FaultyEngine:
+    """An engine whose clients fail in some attempts."""
+
+    def __init__(self, failing: int) -> None:
+        self.failing = failing
+        self.rounds = 0
+
+    def train(
+        self, state: ServerState, tasks: Sequence[TrainTask]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        self.rounds += 1
+        for task in tasks:
+            yield ClientFailure(task, "battery empty")
+            if self.rounds > self.failing:
+                return
+
+    def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
+        return [Evaluation(k, 0.5, 1.0) for k in submodels]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_a_round_below_its_quorum_is_repeated_then_the_run_stops(
+    quick: dict[str, Any],
+) -> None:
+    setting = prepare(config_from(quick))
+    engine = FaultyEngine(failing=99)
+    state = setting.family.initial_state(0)
+    with pytest.raises(RunError, match="round 1 failed 3 times: only 0 of 4 .*battery empty"):
+        run_training(state, setting.plan(), engine, [])
+    assert engine.rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"model.name": "resnet9"}, ConfigError, "resnet9"),
+        ({"model.method": "magic"}, ConfigError, "magic"),
+        ({"model.ratios": [0.5, 0.1, 1]}, ConfigError, "ratios"),
+        ({"data.name": "imagenet"}, NeflError, "imagenet"),
+        ({"data.train": 10**6}, ConfigError, "1000000"),
+        ({"data.augment": "magic"}, NeflError, "magic"),
+        ({"data": {"name": "cifar10", "root": "/nonexistent"}}, DataError, "nonexistent"),
+        ({"clients.count": 500}, ConfigError, "client"),
+        ({"engine.device": "abacus"}, ConfigError, "abacus"),
+        ({"model.name": "vit_b_16"}, ConfigError, "patch"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_a_folder_is_made(
+    quick: dict[str, Any], tmp_path: Path, changes: dict[str, Any], kind: type, words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        train(with_settings(quick, changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run's folder"):
+        resume(tmp_path)
+
+
+def test_which_engine_is_taken() -> None:
+    assert count_workers(EngineConfig("serial", 4, "cpu")) == 0
+    assert count_workers(EngineConfig("workers", 1, "cpu")) == 1
+    assert count_workers(EngineConfig("auto", 3, "cpu")) == 3
+    assert count_workers(EngineConfig("auto", 1, "cpu")) == 0
+    assert count_workers(EngineConfig("workers", 0, "cpu")) >= 1
+
+
+def test_the_first_run_learns(tmp_path: Path) -> None:
+    """A shorter first run already tells digits apart with every submodel."""
+    values = nefl.recipe_values("digits")
+    summary = train(with_settings(values, {"rounds": 30}), tmp_path / "run").summary
+    assert summary["average"] > 0.85
+
+
+def test_real_cifar10_trains(tmp_path: Path, cifar10: Path) -> None:
+    values = {
+        "rounds": 2,
+        "model": {"name": "resnet8"},
+        "data": {"name": "cifar10", "root": str(cifar10), "train": 1000, "test": 500},
+        "partition": {"kind": "dirichlet", "alpha": 0.5},
+        "clients": {"count": 10, "per_round": 4},
+        "local": {"epochs": 1},
+    }
+    summary = train(values, tmp_path / "run").summary
+    assert summary["failures"] == 0
+    assert summary["average"] > 0.05
