@@ -1,6 +1,6 @@
 """Averaging ten ResNet18 updates of mixed submodels, against adding the same bytes bare.
 
-    python benchmarks/averaging.py [--repeats 15]
+    python benchmarks/averaging.py [--repeats 15] [--threads 1]
 
 The answer is checked before anything is timed. Rows: `add_` over flat buffers of the same sizes,
 which is the least that any averaging must do; the sums and their division; and the same with every
@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 
 from nefl import Aggregate, ClientUpdate, TrainTask, extract, make_family
+from nefl.engines.tuning import tune_process
 from nefl.server import aggregate
 
 SUBMODELS = (5, 5, 4, 4, 3, 3, 2, 2, 1, 1)  # largest first, as a round runs them
@@ -29,7 +30,10 @@ def timed(work: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=15)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    repeats = given.repeats
+    tune_process(given.threads)  # as the server of a run does
     family = make_family("resnet18", "nefl-wd")
     state = family.initial_state(0)
     updates = [

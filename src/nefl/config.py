@@ -171,7 +171,9 @@ class LocalConfig(_Part):
         weight_decay: for all optimisers.
         clip_norm: largest gradient norm; the method's if left out, 0 for none.
         memory_format: how images lie in memory while training; it changes speed and, in the
-            last bits, results.
+            last bits, results. `auto` takes channels_last for narrow networks.
+        compile: whether submodels are compiled by torch first; that pays for small networks in
+            long runs, and changes the last bits too.
     """
 
     epochs: int = 5
@@ -181,7 +183,8 @@ class LocalConfig(_Part):
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float | None = None
-    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    memory_format: Literal["auto", "channels_last", "contiguous"] = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         """Refuse training that cannot go on or would go on for ever."""

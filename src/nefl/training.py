@@ -13,7 +13,14 @@ import torch
 from nefl.artifacts.checkpoint import load_state, state_sha256
 from nefl.artifacts.runfolder import RunFolder, read_log, stored_config
 from nefl.config import EngineConfig, RunConfig, config_from
-from nefl.data import ImageDataset, Partition, load_dataset, make_transform, partition_clients
+from nefl.data import (
+    ImageDataset,
+    Partition,
+    draw_label_distribution,
+    load_dataset,
+    make_transform,
+    partition_clients,
+)
 from nefl.data import subset as choose_examples
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, augmentation, pick_device
@@ -50,7 +57,7 @@ class RunResult:
 
 def train(
     config: RunConfig | Mapping[str, Any] | str,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     observers: Sequence[Observer] = (),
 ) -> RunResult:
@@ -58,13 +65,15 @@ def train(
 
     Args:
         config: a configuration, settings to make one from, or a recipe's name or file.
-        out: the run's folder, which must be new or empty.
+        out: the run's folder, which must be new or empty; a numbered one in `runs` if left out.
         observers: told after each round.
 
     Raises:
         NeflError: if the configuration, the data or the folder cannot be used.
         KeyboardInterrupt: after a checkpoint was written; `resume` goes on from there.
     """
+    if out is None:
+        out = free_folder(config if isinstance(config, str) else "run")
     if isinstance(config, str):
         config = load_recipe(config)
     elif not isinstance(config, RunConfig):
@@ -76,6 +85,16 @@ def train(
         return _run(folder, setting, observers)
     finally:
         folder.close()
+
+
+def free_folder(recipe: str) -> Path:
+    """Return a folder in `runs` that is not there yet, named after a recipe and numbered."""
+    name = Path(recipe).stem
+    return next(
+        path
+        for number in range(1, 1_000_000)
+        if not (path := Path("runs") / f"{name}-{number}").exists()
+    )
 
 
 def resume(
@@ -121,6 +140,17 @@ def evaluate(run: str | Path, *, best: bool = False) -> list[Evaluation]:
     tune_process(setting.config.engine.threads)
     engine = SerialEngine(setting.site(), setting.family)
     return engine.evaluate(state, range(1, len(setting.family) + 1))
+
+
+def draw_partition(run: str | Path) -> str:
+    """Return a picture in text of how the classes spread over the clients of a run.
+
+    Raises:
+        NeflError: if there is no such run.
+    """
+    setting = prepare(stored_config(Path(run)))
+    labels = setting.dataset.train.labels
+    return draw_label_distribution(setting.partition, labels, setting.dataset.classes)
 
 
 @dataclass(frozen=True, eq=False)

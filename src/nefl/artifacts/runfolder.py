@@ -34,8 +34,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not (path / CONFIG).is_file():
-            raise RunError(f"{path}: is no run's folder (it has no {CONFIG})")
+        stored_config(path)
         self._lock: IO[str] | None = _lock(path)
         self._log: IO[str] | None = None
 
@@ -145,8 +144,10 @@ def stored_config(run: Path) -> RunConfig:
     """Return the configuration that a run was started with.
 
     Raises:
-        RunError: if it cannot be read.
+        RunError: if there is no run, or its configuration cannot be read.
     """
+    if not (run / CONFIG).is_file():
+        raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
     try:
         return config_from(read_config(run / CONFIG), str(run / CONFIG))
     except ConfigError as error:

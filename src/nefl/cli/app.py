@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from nefl.cli.profile import profile
-from nefl.cli.train import evaluate, recipes, resume, train
+from nefl.cli.train import evaluate, partition, recipes, resume, train
 from nefl.errors import NeflError
 
 EXIT_BAD_INPUT = 2
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, recipes, profile):
+for command in (train, resume, evaluate, partition, recipes, profile):
     app.command()(command)
 
 

@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nefl import training
 from nefl.artifacts.runfolder import stored_config
 from nefl.cli.profile import console_for_tables, show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
+from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.config import EngineConfig, RunConfig, config_from, parse_setting, with_settings
 from nefl.errors import ConfigError
 from nefl.recipes import load_recipe, recipe_names, recipe_values
@@ -53,14 +55,12 @@ def train(
     given = dict(parse_setting(text) for text in settings or [])
     given |= {key: value for key, value in flags.items() if value is not None}
     config = config_from(with_settings(recipe_values(recipe), given), recipe)
-    folder = out or free_folder(Path("runs") / Path(recipe).stem)
+    folder = out or training.free_folder(recipe)
     say = Console(stderr=True, soft_wrap=True).print
     say(Text(describe(config, folder)))
 
-    def go(observers: Sequence[Observer]) -> Any:
-        from nefl.training import train as run
-
-        return run(config, folder, observers=observers)
+    def go(observers: Sequence[Observer]) -> training.RunResult:
+        return training.train(config, folder, observers=observers)
 
     _carry_out(go, config, folder, tensorboard=tensorboard, as_json=as_json)
 
@@ -73,18 +73,11 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed."""
-    from nefl.artifacts.runfolder import CONFIG
-    from nefl.errors import RunError
-
-    if not (run / CONFIG).is_file():
-        raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
     config = stored_config(run)
     other = with_engine(config.engine, engine, workers)
 
-    def go(observers: Sequence[Observer]) -> Any:
-        from nefl.training import resume as go_on
-
-        return go_on(run, engine=other, observers=observers)
+    def go(observers: Sequence[Observer]) -> training.RunResult:
+        return training.resume(run, engine=other, observers=observers)
 
     _carry_out(go, config, run, tensorboard=tensorboard, as_json=as_json)
 
@@ -95,9 +88,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure every submodel of a run on its test set."""
-    from nefl.training import evaluate as measure
-
-    found = measure(run, best=best)
+    found = training.evaluate(run, best=best)
     accuracy = [e.accuracy for e in found]
     if as_json:
         report = {
@@ -130,13 +121,9 @@ def recipes(as_json: AsJson = False) -> None:
     console_for_tables().print(table)
 
 
-def free_folder(wanted: Path) -> Path:
-    """Return a folder of that name that is not there yet, numbered."""
-    return next(
-        path
-        for number in range(1, 1_000_000)
-        if not (path := wanted.with_name(f"{wanted.name}-{number}")).exists()
-    )
+def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
+    """Draw how the classes spread over the clients of a run."""
+    typer.echo(training.draw_partition(run))
 
 
 def with_engine(config: EngineConfig, name: str | None, workers: int | None) -> EngineConfig | None:
@@ -168,7 +155,7 @@ def describe(config: RunConfig, folder: Path) -> str:
 
 
 def _carry_out(
-    go: Callable[[Sequence[Observer]], Any],
+    go: Callable[[Sequence[Observer]], training.RunResult],
     config: RunConfig,
     folder: Path,
     *,
@@ -178,8 +165,6 @@ def _carry_out(
     console = Console(stderr=True)
     observers: list[Observer] = []
     if tensorboard:
-        from nefl.cli.tensorboard import TensorBoardObserver
-
         observers.append(TensorBoardObserver(folder / "tensorboard"))
     progress = ProgressObserver(config.rounds, console)
     observers.append(progress)

@@ -10,14 +10,13 @@ from nefl.data import ImageDataset, Partition, make_transform, subset
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError
 from nefl.methods import METHODS
+from nefl.nesting.profile import stage_channels
 from nefl.nesting.spec import Family
 from nefl.server.evaluate import Chunk, Score, score_chunk
 from nefl.state import ClientUpdate, Tensors, TrainTask
 
-_MEMORY_FORMATS = {
-    "channels_last": torch.channels_last,
-    "contiguous": torch.contiguous_format,
-}
+NARROW = 64
+"""Channels up to which a network trains faster with channels last, as measured on CPUs."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -34,6 +33,14 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"engine.device {name!r}: {str(error).splitlines()[0]}") from None
     return device
+
+
+def pick_memory_format(name: str, family: Family) -> torch.memory_format:
+    """Return how images lie in memory; `auto` goes by the width of the full model."""
+    if name == "auto":
+        channels = stage_channels(family.meta_module(len(family)))
+        name = "channels_last" if channels and max(channels) <= NARROW else "contiguous"
+    return torch.channels_last if name == "channels_last" else torch.contiguous_format
 
 
 class Site:
@@ -73,8 +80,9 @@ class Site:
             config.seed,
             clip if config.local.clip_norm is None else config.local.clip_norm,
             make_transform(policy, *statistics, train=True),
-            _MEMORY_FORMATS[config.local.memory_format],
+            pick_memory_format(config.local.memory_format, family),
         )
+        self._compile = config.local.compile
 
     @property
     def test_examples(self) -> int:
@@ -97,6 +105,8 @@ class Site:
         module = self._modules.get(submodel)
         if module is None:
             module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
+            if self._compile:
+                module.compile(dynamic=False)
             self._modules[submodel] = module
         own = module.state_dict()
         with torch.no_grad():

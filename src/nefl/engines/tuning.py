@@ -19,6 +19,8 @@ def tune_process(threads: int) -> None:
     processes as cores, and results then do not depend on how a sum is split among threads.
     """
     torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic = True  # the same bits every time, also on a GPU
+    torch.backends.cudnn.benchmark = False
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
         if mallopt is not None:

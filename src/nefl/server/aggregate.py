@@ -6,6 +6,7 @@ the weight that each submodel gathered and the corners' shapes give them when th
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -115,7 +116,7 @@ class _Sums:
         self._partial: dict[str, Tensor] = {}
         self._total: dict[str, Tensor] = {}
         self._in_group = 0
-        self._corners: dict[int, dict[str, Tensor]] = {}
+        self._corners: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
     def add(self, submodel: int, trained: Tensors, weight: int) -> None:
         """Add the tensors that belong here; the others are somebody else's."""
@@ -126,24 +127,28 @@ class _Sums:
             begun = {n for n in trained if n in self._layout and n not in self._partial}
             for name in begun:
                 self._partial[name] = self._begin(name, trained[name], weight)
-            self._corners[submodel] = {
-                name: self._partial[name][corner(tensor.shape)]
-                for name, tensor in trained.items()
-                if name in self._layout
-            }
-        parts, tensors = [], []
-        for name, part in self._corners[submodel].items():
-            if name in begun:
-                continue
-            tensor = trained[name].to(part.device)
-            if part.is_floating_point():
-                parts.append(part)
-                tensors.append(tensor)
-            else:
-                torch.maximum(part, tensor, out=part)
-        if parts:
+            self._corners[submodel] = self._cut_corners(trained)
+        quantities, counters = self._corners[submodel]
+        names = [name for name in quantities if name not in begun]
+        if names:
+            parts = [quantities[name] for name in names]
+            tensors = [trained[name] for name in names]
+            if tensors[0].device != parts[0].device:
+                tensors = [tensor.to(parts[0].device) for tensor in tensors]
             torch._foreach_add_(parts, tensors, alpha=weight)
+        for name, part in counters.items():
+            torch.maximum(part, trained[name].to(part.device), out=part)
         self._in_group += 1
+
+    def _cut_corners(self, trained: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return views into the sums for one submodel: of quantities, and of counters."""
+        quantities: dict[str, Tensor] = {}
+        counters: dict[str, Tensor] = {}
+        for name, tensor in trained.items():
+            if name in self._layout:
+                part = self._partial[name][corner(tensor.shape)]
+                (quantities if part.is_floating_point() else counters)[name] = part
+        return quantities, counters
 
     def _begin(self, name: str, tensor: Tensor, weight: int) -> Tensor:
         """Return the sum that starts with this tensor, 0 where it does not reach."""
@@ -209,7 +214,8 @@ def divide_by_coverage(
     edges = sorted({0, total.shape[0], *(shape[0] for shape, _ in holders)})
     for start, stop in pairwise(edges):
         reaching = [(shape[1:], weight) for shape, weight in holders if shape[0] >= stop]
-        coverage = _row_coverage(tuple(total.shape[1:]), reaching, total)
+        coverage = _row_coverage(tuple(total.shape[1:]), tuple(reaching), total.dtype)
+        coverage = coverage.to(total.device)
         rows = total[start:stop].view(stop - start, -1)
         if coverage.all():
             rows.div_(coverage)
@@ -218,8 +224,9 @@ def divide_by_coverage(
             rows.copy_(torch.where(coverage > 0, rows / coverage.clamp(min=1), old_rows))
 
 
+@lru_cache(maxsize=256)  # many tensors of a network have the same shape and holders
 def _row_coverage(
-    shape: tuple[int, ...], holders: Sequence[tuple[tuple[int, ...], int]], like: Tensor
+    shape: tuple[int, ...], holders: tuple[tuple[tuple[int, ...], int], ...], dtype: torch.dtype
 ) -> Tensor:
     """Return the weight that each element of a flat row gathered, or one number for all."""
     cut_axes = [any(cut[axis] < size for cut, _ in holders) for axis, size in enumerate(shape)]
@@ -227,7 +234,7 @@ def _row_coverage(
     coverage = np.zeros([size if cut else 1 for size, cut in zip(shape, cut_axes, strict=True)])
     for cut, weight in holders:
         coverage[corner(cut)] += weight
-    flat = torch.from_numpy(coverage).to(like)
+    flat = torch.from_numpy(coverage).to(dtype)
     return flat.expand(shape).reshape(-1) if any(cut_axes) else flat.view(1)
 
 

@@ -1,0 +1,114 @@
+"""What a large population and a large cohort cost: time and memory of server and workers.
+
+    python benchmarks/scale.py [--workers 2]
+
+A tiny model on 200,000 synthetic images of 8×8. Each row is a process of its own, so that its
+peak memory is its own too. The server's memory must not grow with the cohort.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from nefl.config import config_from
+from nefl.engines.workers import WorkersEngine
+from nefl.rounds import run_round
+from nefl.training import prepare
+
+CASES = [(100, 10), (10_000, 10), (100_000, 10), (100_000, 100), (100_000, 1000)]
+
+
+def peak_megabytes(pid: str) -> float:
+    """Return the largest resident memory that a process has had, and of that its own part."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def own_megabytes(pid: str) -> float:
+    """Return the memory that a process shares with no other."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(rollup.split("Private_Dirty:")[1].split()[0]) / 1024
+
+
+def measure(population: int, cohort: int, workers: int) -> dict[str, float]:
+    config = config_from(
+        {
+            "model": {"name": "resnet8", "method": "nefl-w"},
+            "data": {
+                "name": "synthetic",
+                "options": {"shape": [1, 8, 8], "train": 200_000, "test": 1000},
+            },
+            "clients": {"count": population, "per_round": cohort},
+            "local": {"epochs": 1, "batch_size": 2},
+            "engine": {"device": "cpu"},
+        }
+    )
+    started = time.perf_counter()
+    setting = prepare(config)
+    # Two examples for each client whatever the population, so that rounds compare.
+    offsets = setting.partition.offsets[0] + 2 * np.arange(population + 1)
+    partition = type(setting.partition)(setting.partition.indices[: 2 * population], offsets)
+    path = Path(f"scale-{population}-{cohort}.safetensors")
+    partition.save(path)
+    assert setting.dataset.folder is not None
+    prepared = time.perf_counter() - started
+    engine = WorkersEngine(
+        config,
+        setting.family,
+        dataset=setting.dataset.folder,
+        input_shape=setting.input_shape,
+        partition=path,
+        test_examples=setting.test_examples,
+        workers=workers,
+    )
+    try:
+        state = setting.family.initial_state(0)
+        plan = setting.plan()
+        state, _ = run_round(state, plan, engine)
+        started = time.perf_counter()
+        state, report = run_round(state, plan, engine)
+        seconds = time.perf_counter() - started
+        assert not report.failures
+        return {
+            "prepare_seconds": prepared,
+            "round_seconds": seconds,
+            "milliseconds_per_client": 1e3 * seconds / cohort,
+            "server_peak_mb": peak_megabytes("self"),
+            "server_own_mb": own_megabytes("self"),
+            "worker_own_mb": max(own_megabytes(str(pid)) for pid in engine.pids),
+        }
+    finally:
+        engine.close()
+        path.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--case", type=int)
+    given = parser.parse_args()
+    if given.case is not None:
+        population, cohort = CASES[given.case]
+        print(json.dumps(measure(population, cohort, given.workers)))
+        return
+    print("population  cohort  prepare s  round s  ms/client  server MB (own)  worker own MB")
+    for number, (population, cohort) in enumerate(CASES):
+        command = [sys.executable, __file__, "--case", str(number)]
+        command += ["--workers", str(given.workers)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        row = json.loads(output.strip().splitlines()[-1])
+        print(
+            f"{population:10d}  {cohort:6d}  {row['prepare_seconds']:9.2f}"
+            f"  {row['round_seconds']:7.2f}  {row['milliseconds_per_client']:9.2f}"
+            f"  {row['server_peak_mb']:9.0f} ({row['server_own_mb']:.0f})"
+            f"  {row['worker_own_mb']:13.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

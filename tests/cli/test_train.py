@@ -1,0 +1,127 @@
+"""The commands that train, tried as a person and as a program would."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nefl.cli.progress import show_duration
+from nefl.training import free_folder
+
+
+def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "nefl", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture
+def recipe(quick: dict[str, Any], tmp_path: Path) -> str:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(quick))
+    return str(path)
+
+
+def test_train_resume_evaluate(recipe: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "a [red]run[/red]")
+    trained = run(
+        "train", recipe, "--out", out, "--rounds", "3", "--seed", "5", "--set", "local.epochs=2"
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert "average" in trained.stdout
+    assert "round 3/3" in trained.stderr
+    assert "[red]run[/red]" in trained.stdout.replace("\n", "")
+    config = json.loads((Path(out) / "config.json").read_text())
+    assert (config["rounds"], config["seed"], config["local"]["epochs"]) == (3, 5, 2)
+    measured = run("evaluate", out, "--json")
+    assert measured.returncode == 0
+    summary = json.loads((Path(out) / "summary.json").read_text())
+    assert json.loads(measured.stdout)["accuracy"] == summary["accuracy"]
+    again = run("resume", out, "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["state_sha256"] == summary["state_sha256"]
+    assert "submodel" in run("evaluate", out).stdout
+    drawn = run("partition", out).stdout
+    assert "20 clients, 200 examples, 10 classes" in drawn
+    assert "client 19 |" in drawn
+
+
+def test_json_is_all_that_goes_to_standard_output(recipe: str, tmp_path: Path) -> None:
+    result = run("train", recipe, "--json", "--engine", "workers", "--workers", "2", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["run"] == "runs/own-1"
+    assert (tmp_path / "runs" / "own-1" / "summary.json").exists()
+
+
+def test_tensorboard_on_request(recipe: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "run"
+    result = run("train", recipe, "--out", str(out), "--tensorboard")
+    assert result.returncode == 0, result.stderr
+    events = EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert [e.step for e in events.Scalars("accuracy/average")] == [2, 4]
+
+
+def test_recipes_are_listed() -> None:
+    assert "digits" in run("recipes").stdout
+    listed = json.loads(run("recipes", "--json").stdout)
+    assert listed["digits"]["data"]["name"] == "digits"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "digitz"], "neither a file nor one of"),
+        (["train", "nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["train", "--set", "locl.epochs=1"], "locl is not a setting; did you mean 'local'"),
+        (["train", "--set", "epochs"], "key=value"),
+        (["train", "--set", "clients.count=5000"], "client"),
+        (["train", "--engine", "ray"], "engine.name is 'ray'"),
+        (["train", "--workers", "-3"], "engine.workers is -3"),
+        (["train", "--rounds", "0"], "rounds is 0"),
+        (["train", "--out", "/dev/null/x"], "/dev/null/x: cannot be made"),
+        (["resume", "nowhere"], "no run's folder"),
+        (["evaluate", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_in_use_and_a_folder_with_a_run(recipe: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    assert run("train", recipe, "--out", out).returncode == 0
+    again = run("train", recipe, "--out", out)
+    assert again.returncode == 2
+    assert "resume it" in again.stderr
+
+
+def test_free_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert free_folder("digits") == Path("runs/digits-1")
+    Path("runs/digits-1").mkdir(parents=True)
+    assert free_folder("some/where/digits.toml") == Path("runs/digits-2")
+
+
+def test_durations_for_people() -> None:
+    assert [show_duration(s) for s in (5, 65, 3700)] == ["5 s", "1 min 05 s", "1 h 01 min"]
