@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: run test setup format lint types unit bench clean
+.PHONY: run test setup format lint types unit clean
 
 run: setup
 	$(BIN)/nefl train digits

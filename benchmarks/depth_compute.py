@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from nefl import make_family
+from nefl.engines.site import pick_memory_format
 from nefl.engines.tuning import tune_process
 from nefl.nesting.profile import profile_family
 
@@ -36,7 +37,8 @@ def main() -> None:
     family = make_family(given.model, given.method)
     rows = profile_family(family, (3, 32, 32), BATCH)
     models = [family.build(spec).train() for spec in family.specs]
-    images = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    layout = pick_memory_format("auto", family)
+    images = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=layout)
     ratios: list[list[float]] = [[] for _ in models]
     for repeat in range(given.repeats + 2):
         seconds = [step_seconds(model, images) for model in models]

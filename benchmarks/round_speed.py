@@ -27,6 +27,7 @@ from nefl.engines.site import augmentation
 from nefl.engines.tuning import tune_process
 from nefl.engines.workers import WorkersEngine
 from nefl.rounds import run_round
+from nefl.seeds import Purpose, number_for
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.training import Setting, prepare
 
@@ -56,13 +57,14 @@ def bare_process(values: dict[str, Any], tasks: "Queue[Any]", done: "Queue[float
     modules = [setting.family.build(spec) for spec in setting.family.specs]
     done.put(0.0)
     while (job := tasks.get()) is not None:
-        client, submodel = job
+        round_number, client, submodel = job
         rows = setting.partition.client(client)
         images = torch.from_numpy(data.train.images[rows])
         labels = torch.from_numpy(data.train.labels[rows])
         model = modules[submodel - 1].train()
         optimiser = make_optimiser(model, local)
-        generator = torch.Generator().manual_seed(client)
+        seed = number_for(config.seed, Purpose.TRAINING, round_number, client)
+        generator = torch.Generator().manual_seed(seed)
         for chosen in torch.split(torch.randperm(len(rows), generator=generator), 32):
             batch = transform(images[chosen], generator)
             batch = batch.contiguous(memory_format=torch.channels_last)
@@ -116,7 +118,7 @@ def main() -> None:
             tasks = assign_submodels(sample_cohort(plan.cohort, number), plan.cohort, number)
             start = time.perf_counter()
             for task in tasks:
-                queue.put((task.client, task.submodel))
+                queue.put((task.round_number, task.client, task.submodel))
             for _ in tasks:
                 done.get(timeout=600)
             bare.append(time.perf_counter() - start)

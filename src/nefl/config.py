@@ -260,7 +260,7 @@ class EngineConfig(_Part):
     Attributes:
         name: `serial` or `workers`; `auto` takes workers where there is more than one core and
             no CUDA device.
-        workers: processes; one for each core if 0.
+        workers: processes; if 0, as many as the cores allow with that many threads each.
         device: `cpu`, `cuda`, or `auto`, which takes CUDA where there is one.
         threads: torch threads of each process.
     """

@@ -121,6 +121,10 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
             ratios=model.ratios,
         )
     find_method(model.method)
+    if model.ratios is not None:
+        raise ConfigError(
+            f"model.ratios: {model.name} decides on its submodels itself; leave the ratios out"
+        )
     family = import_function(model.name)(classes=classes, input_shape=input_shape)
     if not isinstance(family, Family):
         raise ConfigError(f"{model.name}: returned {type(family).__name__}, expected a Family")

@@ -78,6 +78,7 @@ def train(
         config = load_recipe(config)
     elif not isinstance(config, RunConfig):
         config = config_from(config)
+    config = _with_absolute_paths(config)
     setting = prepare(config)
     folder = RunFolder.create(Path(out), config)
     try:
@@ -85,6 +86,17 @@ def train(
         return _run(folder, setting, observers)
     finally:
         folder.close()
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Let a run find its files from whatever folder it is resumed in."""
+
+    def absolute(path: str | None) -> str | None:
+        return str(Path(path).absolute()) if path and Path(path).exists() else path
+
+    data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
+    partition = replace(config.partition, file=absolute(config.partition.file))
+    return replace(config, data=data, partition=partition)
 
 
 def free_folder(recipe: str) -> Path:
@@ -396,6 +408,7 @@ def _simulated(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
         return None
     totals = {f"{key}_seconds": sum(t[key] for t in times) for key in ("nested", "full")}
     totals["strong_only_seconds"] = sum(t["strong_only"] for t in times)
+    totals["rounds_without_strong_clients"] = sum(not t["strong_clients"] for t in times)
     totals["strong_clients_per_round"] = _mean([t["strong_clients"] for t in times])
     totals["sat_out_per_round"] = _mean([t["sat_out"] for t in times])
     return totals

@@ -123,6 +123,12 @@ def test_a_family_that_does_not_nest_is_refused_by_name(build: object, words: li
         assert word in str(caught.value)
 
 
+def test_all_specs_describe_the_same_blocks() -> None:
+    odd = SubmodelSpec(((1.0, 1.0),), 0.7)
+    with pytest.raises(NestingError, match="same stages and blocks"):
+        Family(stack, (SubmodelSpec(FULL, 0.5), odd, SubmodelSpec(FULL)))
+
+
 def test_order_by_size_is_required() -> None:
     with pytest.raises(NestingError, match="order the specs by size"):
         Family(stack, (SubmodelSpec(FULL), SubmodelSpec(FULL, 0.5)))

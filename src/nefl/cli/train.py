@@ -224,6 +224,7 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
                 f"simulated: {show_duration(times['nested_seconds'])} with nested submodels, "
                 f"{show_duration(times['full_seconds'])} if all clients trained the full model, "
                 f"{show_duration(times['strong_only_seconds'])} with only the "
-                f"{times['strong_clients_per_round']:.1f} clients a round that fit it"
+                f"{times['strong_clients_per_round']:.1f} clients a round that fit it "
+                f"(none did in {times['rounds_without_strong_clients']} rounds)"
             )
         )

@@ -138,7 +138,7 @@ class Family:
         """Check the family as soon as it is made."""
         if not self.specs:
             raise NestingError("a family needs at least one spec; the full model comes last")
-        if [len(s) for s in self.specs[0].blocks] != [len(s) for s in self.specs[-1].blocks]:
+        if len({tuple(map(len, spec.blocks)) for spec in self.specs}) > 1:
             raise NestingError("blocks: all specs of a family describe the same stages and blocks")
         check_layouts(self._layouts, self.global_layout)
 
