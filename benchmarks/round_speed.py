@@ -29,7 +29,7 @@ from nefl.engines.workers import WorkersEngine
 from nefl.rounds import run_round
 from nefl.seeds import Purpose, number_for
 from nefl.server.cohort import assign_submodels, sample_cohort
-from nefl.training import Setting, prepare
+from nefl.setting import Setting, prepare
 
 
 def make_config(clients: int, examples: int) -> RunConfig:
@@ -99,7 +99,7 @@ def main() -> None:
     config = make_config(given.clients, given.examples)
     tune_process(1)
     setting = prepare(config)
-    plan = setting.plan()
+    plan = setting.plan
     context = multiprocessing.get_context("spawn")
     queue, done = context.Queue(), context.Queue()
     arguments = (config.to_dict(), queue, done)

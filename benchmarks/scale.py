@@ -18,7 +18,7 @@ import numpy as np
 from nefl.config import config_from
 from nefl.engines.workers import WorkersEngine
 from nefl.rounds import run_round
-from nefl.training import prepare
+from nefl.setting import prepare
 
 CASES = [(100, 10), (10_000, 10), (100_000, 10), (100_000, 100), (100_000, 1000)]
 
@@ -68,7 +68,7 @@ def measure(population: int, cohort: int, workers: int) -> dict[str, float]:
     )
     try:
         state = setting.family.initial_state(0)
-        plan = setting.plan()
+        plan = setting.plan
         state, _ = run_round(state, plan, engine)
         started = time.perf_counter()
         state, report = run_round(state, plan, engine)

@@ -1,5 +1,6 @@
 import json
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ def test_settings_from_the_command_line(text: str, expected: tuple[str, Any]) ->
 def test_a_setting_needs_a_key(text: str) -> None:
     with pytest.raises(ConfigError, match="key=value"):
         parse_setting(text)
+
+
+def test_odd_values_are_errors_not_accidents() -> None:
+    assert parse_setting("seed=" + "9" * 5000)[0] == "seed"
+    dated = with_settings({"about": date(2020, 1, 1)}, {"rounds": 3})
+    with pytest.raises(ConfigError, match="about is"):
+        config_from(dated)
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:

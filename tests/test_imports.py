@@ -10,6 +10,7 @@ import nefl
 ROOT = Path(nefl.__file__).parent
 RANK = {
     "errors": 0,
+    "files": 1,
     "seeds": 0,
     "references": 1,
     "state": 1,
@@ -25,13 +26,15 @@ RANK = {
     "client": 5,
     "rounds": 6,
     "engines": 7,
-    "training": 8,
-    "cli": 9,
-    "__init__": 9,
-    "__main__": 10,
+    "recorder": 7,
+    "setting": 8,
+    "training": 9,
+    "cli": 10,
+    "__init__": 10,
+    "__main__": 11,
 }
 SAME_RANK_ALLOWED = {("nesting", "nesting"), ("config", "state")}
-ARTIFACTS_SEE = {"errors", "state", "config", "nesting", "artifacts"}
+ARTIFACTS_SEE = {"errors", "files", "state", "config", "nesting", "artifacts"}
 
 
 def part_of(module: str) -> str:
@@ -47,6 +50,8 @@ def imported_parts(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or ""]
+            if names == ["nefl"]:
+                names = [f"nefl.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         found |= {part_of(name) for name in names if name.split(".")[0] == "nefl"}

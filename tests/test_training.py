@@ -8,18 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nefl
-from nefl.artifacts.runfolder import read_log
-from nefl.config import EngineConfig, config_from, with_settings
+from nefl.artifacts.runfolder import RunFolder, read_log
+from nefl.config import EngineConfig, LocalConfig, RunConfig, config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.rounds import RoundReport, run_training
+from nefl.setting import count_workers, prepare
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
-from nefl.training import count_workers, evaluate, prepare, resume, train
+from nefl.training import evaluate, resume, train
 
 SUMMARY_KEYS = {
     "accuracy",
@@ -317,7 +320,7 @@ def test_a_round_below_its_quorum_is_repeated_then_the_run_stops(
     engine = FaultyEngine(failing=99)
     state = setting.family.initial_state(0)
     with pytest.raises(RunError, match="round 1 failed 3 times: only 0 of 4 .*battery empty"):
-        run_training(state, setting.plan(), engine, [])
+        run_training(state, setting.plan, engine, [])
     assert engine.rounds == 3
 
 
@@ -350,11 +353,153 @@ def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_which_engine_is_taken() -> None:
-    assert count_workers(EngineConfig("serial", 4, "cpu")) == 0
-    assert count_workers(EngineConfig("workers", 1, "cpu")) == 1
-    assert count_workers(EngineConfig("auto", 3, "cpu")) == 3
-    assert count_workers(EngineConfig("auto", 1, "cpu")) == 0
-    assert count_workers(EngineConfig("workers", 0, "cpu")) >= 1
+    assert count_workers(EngineConfig("serial", 4, "cpu"), 10) == 0
+    assert count_workers(EngineConfig("workers", 1, "cpu"), 10) == 1
+    assert count_workers(EngineConfig("auto", 3, "cpu"), 10) == 3
+    assert count_workers(EngineConfig("auto", 1, "cpu"), 10) == 0
+    assert count_workers(EngineConfig("workers", 0, "cpu"), 10) >= 1
+    assert count_workers(EngineConfig("workers", 0, "cpu"), 1) == 1, "no more than have work"
+
+
+def test_what_a_run_rests_on_must_not_change(quick: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(quick, tmp_path / "run", observers=[StopAfter(2)])
+    stored = tmp_path / "run" / "config.json"
+    original = stored.read_text()
+    stored.write_text(original.replace('"seed": 0', '"seed": 99'))
+    with pytest.raises(RunError, match="settings and partition changed"):
+        resume(tmp_path / "run")
+    stored.write_text(original.replace('"epochs": 1', '"epochs": 2'))
+    with pytest.raises(RunError, match="settings changed since the run was started"):
+        resume(tmp_path / "run")
+    stored.write_text(original.replace('"nefl-wd"', '"nefl-w"'))
+    with pytest.raises(RunError, match="settings and model changed"):
+        resume(tmp_path / "run")
+    stored.write_text(original)
+    assert resume(tmp_path / "run").summary["rounds"] == 4
+
+
+def test_a_start_that_was_killed_can_be_resumed(quick: dict[str, Any], tmp_path: Path) -> None:
+    straight = train(quick, tmp_path / "straight").summary["state_sha256"]
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text((tmp_path / "straight" / "config.json").read_text())
+    (run / ".partition.safetensors.77.part").write_bytes(b"half")
+    assert resume(run).summary["state_sha256"] == straight
+    assert not list(run.glob("*.part"))
+
+
+def test_leftovers_of_a_kill_are_removed(quick: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(quick, tmp_path / "run", observers=[StopAfter(1)])
+    left = tmp_path / "run" / "checkpoints" / ".tmpABCDEF"
+    left.write_bytes(b"half a checkpoint")
+    resume(tmp_path / "run")
+    assert not left.exists()
+
+
+def test_the_best_is_kept_even_if_its_saving_was_interrupted(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_best", die)
+        with pytest.raises(KeyboardInterrupt):
+            train(quick, tmp_path / "run")
+    # As a kill would leave it: the round is logged, its checkpoint is not there.
+    for path in (tmp_path / "run" / "checkpoints").glob("round-0000002*"):
+        path.unlink()
+    resume(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "best.safetensors").exists()
+
+
+def test_a_config_made_by_hand_is_checked_too(tmp_path: Path) -> None:
+    wrong = RunConfig(local=LocalConfig(optimizer="SGD"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="local.optimizer is 'SGD'"):
+        train(wrong, tmp_path / "run")
+
+
+def test_the_process_is_left_as_it_was(quick: dict[str, Any], tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    before = torch.random.get_rng_state()
+    train(quick, tmp_path / "run")
+    evaluate(tmp_path / "run")
+    assert torch.get_num_threads() == 2
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_logs_are_json_for_everyone_even_if_a_run_diverges(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    quick = with_settings(quick, {"local.learning_rate": 1e5, "server.quorum": 0.01})
+    with suppress(RunError):
+        train(quick, tmp_path / "run")
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+OWN_MODELS = """
+import torch
+from torch import nn
+from nefl import Family, SubmodelSpec
+from nefl.nesting.spec import kept_channels
+
+class Net(nn.Module):
+    def __init__(self, spec, classes, dropout):
+        super().__init__()
+        size = kept_channels(16, spec.stage_width(0))
+        self.first = nn.Linear(64, size)
+        self.dropout = nn.Dropout(dropout)
+        self.last = nn.Linear(size, classes)
+        self.register_buffer("drift", torch.zeros(()), persistent=False)
+    def forward(self, x):
+        x = torch.relu(self.first(x.flatten(1))) + self.drift
+        if self.training:
+            self.drift += 0.01
+        return self.last(self.dropout(x))
+
+class Build:
+    def __init__(self, classes, dropout):
+        self.classes, self.dropout = classes, dropout
+    def __call__(self, spec):
+        return Net(spec, self.classes, self.dropout)
+
+def dropping(classes, input_shape):
+    full = ((1.0,),)
+    return Family(Build(classes, 0.3), (SubmodelSpec(full, 0.5), SubmodelSpec(full)))
+"""
+
+
+def test_dropout_and_unsaved_buffers_repeat_on_every_engine(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_models.py").write_text(OWN_MODELS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    quick = with_settings(quick, {"model.name": "own_models:dropping"})
+    hashes = set()
+    for number, workers in enumerate((0, 0, 1, 2)):
+        engine = {"name": "workers" if workers else "serial", "workers": workers, "device": "cpu"}
+        torch.rand(number)  # what the caller did before must not matter
+        result = train(with_settings(quick, {"engine": engine}), tmp_path / f"r{number}")
+        hashes.add(result.summary["state_sha256"])
+    assert len(hashes) == 1
+
+
+def test_workers_that_build_another_model_are_refused(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_models.py").write_text(OWN_MODELS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changes = {"model.name": "own_models:dropping", "engine.name": "workers", "engine.workers": 1}
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(RunError, match="built otherwise in the worker"):
+            train(with_settings(quick, changes), tmp_path / "run")
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_the_first_run_learns(tmp_path: Path) -> None:

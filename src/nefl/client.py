@@ -1,6 +1,6 @@
 """Local training: a client gets a submodel, its examples and a seed, and returns an update."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nefl.config import LocalConfig, ScheduleConfig
+from nefl.data.augment import Transform
 from nefl.schedule import learning_rate
 from nefl.seeds import Purpose, number_for
 from nefl.state import ClientUpdate, TrainTask
-
-Transform = Callable[[Tensor, torch.Generator | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,22 @@ def train(
     Returns:
         The update. Its tensors are the model's own: use them before the model is used again.
     """
-    generator = torch.Generator()
-    generator.manual_seed(number_for(how.seed, Purpose.TRAINING, task.round_number, task.client))
+    seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
+    devices = [labels.device] if labels.device.type == "cuda" else []
+    # Dropout and its like draw from torch's global generator: it too is the client's own.
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        return _train(task, model, images, labels, how, torch.Generator().manual_seed(seed))
+
+
+def _train(
+    task: TrainTask,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    how: LocalTraining,
+    generator: torch.Generator,
+) -> ClientUpdate:
     steps = how.local.epochs * batches_per_epoch(len(labels), how.local.batch_size)
     optimiser = make_optimiser(model, how.local)
     total_loss = torch.zeros((), device=labels.device)

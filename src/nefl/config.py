@@ -4,6 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -305,7 +306,7 @@ class RunConfig(_Part):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as plain values, ready for JSON."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
         return plain
 
 
@@ -371,7 +372,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with some replaced, given by dotted keys such as `local.epochs`."""
-    result: dict[str, Any] = json.loads(json.dumps(dict(values)))
+    result: dict[str, Any] = deepcopy(dict(values))
     for key, value in settings.items():
         *path, last = key.split(".")
         place = result
@@ -395,5 +396,5 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise ConfigError(f"{text!r}: give key=value, as in local.epochs=1")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value.strip()

@@ -82,7 +82,7 @@ class Observer(Protocol):
         """Take note that so many tasks of the round have ended."""
 
     def round_repeated(self, report: RoundReport, reason: str) -> None:
-        """Take note of a round that did not count."""
+        """Take note of a round that did not count, and why."""
 
 
 def run_round(

@@ -1,40 +1,29 @@
 """From a configuration to a finished run: the one place where all parts meet."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
 
-from nefl.artifacts.checkpoint import load_state, state_sha256
-from nefl.artifacts.runfolder import RunFolder, read_log, stored_config
+from nefl.artifacts.checkpoint import load_state
+from nefl.artifacts.runfolder import RunFolder, stored_config
+from nefl.artifacts.summary import summarise
 from nefl.config import EngineConfig, RunConfig, config_from
-from nefl.data import (
-    ImageDataset,
-    Partition,
-    draw_label_distribution,
-    load_dataset,
-    make_transform,
-    partition_clients,
-)
-from nefl.data import subset as choose_examples
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import Site, augmentation, pick_device
-from nefl.engines.tuning import tune_process
-from nefl.engines.workers import WorkersEngine
-from nefl.errors import ConfigError, RunError
-from nefl.methods import family_of
-from nefl.nesting.coverage import min_coverage
-from nefl.nesting.profile import profile_family
+from nefl.engines.site import pick_device
+from nefl.engines.tuning import tuned_process
+from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
-from nefl.rounds import Engine, Observer, Plan, RoundReport, run_training
-from nefl.server.cohort import CohortPlan
-from nefl.server.devices import Fleet
+from nefl.recorder import Recorder
+from nefl.rounds import Observer, run_training
+from nefl.setting import Setting, prepare, with_absolute_paths
 from nefl.state import Evaluation, ServerState
 
 
@@ -56,57 +45,57 @@ class RunResult:
 
 
 def train(
-    config: RunConfig | Mapping[str, Any] | str,
+    config: RunConfig | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
+    name: str = "run",
     observers: Sequence[Observer] = (),
+    started: Callable[[Path], None] | None = None,
 ) -> RunResult:
     """Train a family over simulated clients.
 
     Args:
         config: a configuration, settings to make one from, or a recipe's name or file.
         out: the run's folder, which must be new or empty; a numbered one in `runs` if left out.
+        name: what such a numbered folder is called, where the configuration is no recipe.
         observers: told after each round.
+        started: told the folder as soon as it is there.
 
     Raises:
         NeflError: if the configuration, the data or the folder cannot be used.
         KeyboardInterrupt: after a checkpoint was written; `resume` goes on from there.
     """
-    if out is None:
-        out = free_folder(config if isinstance(config, str) else "run")
-    if isinstance(config, str):
-        config = load_recipe(config)
-    elif not isinstance(config, RunConfig):
+    if isinstance(config, str | Path):
+        name = str(config)
+        config = load_recipe(name)
+    elif isinstance(config, RunConfig):
+        config = config_from(config.to_dict())  # a tree made by hand is checked like any other
+    else:
         config = config_from(config)
-    config = _with_absolute_paths(config)
+    config = with_absolute_paths(config)
     setting = prepare(config)
-    folder = RunFolder.create(Path(out), config)
+    folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
     try:
+        if started is not None:
+            started(folder.path)
         folder.log("start", round=0, seed=config.seed, torch=torch.__version__)
         return _run(folder, setting, observers)
     finally:
         folder.close()
 
 
-def _with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Let a run find its files from whatever folder it is resumed in."""
-
-    def absolute(path: str | None) -> str | None:
-        return str(Path(path).absolute()) if path and Path(path).exists() else path
-
-    data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
-    partition = replace(config.partition, file=absolute(config.partition.file))
-    return replace(config, data=data, partition=partition)
-
-
-def free_folder(recipe: str) -> Path:
-    """Return a folder in `runs` that is not there yet, named after a recipe and numbered."""
-    name = Path(recipe).stem
-    return next(
-        path
-        for number in range(1, 1_000_000)
-        if not (path := Path("runs") / f"{name}-{number}").exists()
-    )
+def claim_folder(recipe: str) -> Path:
+    """Make a new folder in `runs`, named after a recipe and numbered; nobody else gets it."""
+    for number in count(1):
+        path = Path("runs") / f"{Path(recipe).stem}-{number}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError(f"{path}: cannot be made ({error.strerror})") from None
+        return path
+    raise AssertionError("numbers have no end")
 
 
 def resume(
@@ -120,7 +109,7 @@ def resume(
         observers: told after each round.
 
     Raises:
-        NeflError: if there is no such run, or it is in use or damaged.
+        NeflError: if there is no such run, or it is in use, damaged or has changed.
     """
     folder = RunFolder(Path(run))
     try:
@@ -131,27 +120,31 @@ def resume(
         folder.close()
 
 
-def evaluate(run: str | Path, *, best: bool = False) -> list[Evaluation]:
+def evaluate(run: str | Path, *, best: bool = False, device: str | None = None) -> list[Evaluation]:
     """Measure every submodel of a run on its test set.
 
     Args:
         run: the run's folder; it may be in use.
         best: take the best checkpoint instead of the newest.
+        device: compute there instead of where the run was trained.
 
     Raises:
         NeflError: if there is no such run or no checkpoint.
     """
     path = Path(run)
-    setting = prepare(stored_config(path))
+    config = stored_config(path)
+    if device is not None:
+        config = replace(config, engine=replace(config.engine, device=device))
+    setting = prepare(config)
     checkpoints = path / "checkpoints"
-    found = sorted(checkpoints.glob("round-*.safetensors"))
-    chosen = checkpoints / "best.safetensors" if best else next(reversed(found), None)
-    if chosen is None:
-        raise RunError(f"{path}: has no checkpoint yet")
+    newest = max(checkpoints.glob("round-*.safetensors"), default=None)
+    chosen = checkpoints / "best.safetensors" if best else newest
+    if chosen is None or not chosen.exists():
+        raise RunError(f"{path}: has no such checkpoint yet")
     state = load_state(chosen, setting.family)
-    tune_process(setting.config.engine.threads)
-    engine = SerialEngine(setting.site(), setting.family)
-    return engine.evaluate(state, range(1, len(setting.family) + 1))
+    with tuned_process(config.engine.threads):
+        engine = SerialEngine(setting.site(), setting.family)
+        return engine.evaluate(state, range(1, len(setting.family) + 1))
 
 
 def draw_partition(run: str | Path) -> str:
@@ -160,104 +153,11 @@ def draw_partition(run: str | Path) -> str:
     Raises:
         NeflError: if there is no such run.
     """
-    setting = prepare(stored_config(Path(run)))
-    labels = setting.dataset.train.labels
-    return draw_label_distribution(setting.partition, labels, setting.dataset.classes)
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """All that a run needs, made from its configuration and checked before anything starts."""
-
-    config: RunConfig
-    family: Family
-    dataset: ImageDataset
-    partition: Partition
-    input_shape: tuple[int, int, int]
-    test_examples: int
-
-    def site(self) -> Site:
-        """Return a place to train in this process."""
-        device = pick_device(self.config.engine.device)
-        return Site(self.config, self.family, self.dataset, self.partition, device)
-
-    def plan(self) -> Plan:
-        """Return what stays the same in all rounds."""
-        clients, fleet = self.config.clients, None
-        if clients.capability == "devices":
-            batch = self.config.local.batch_size
-            profiles = profile_family(self.family, self.input_shape, batch)
-            sizes = self.partition.sizes
-            fleet = Fleet(clients, profiles, self.config.local.epochs, sizes, self.config.seed)
-        cohort = CohortPlan(clients, len(self.family), self.config.seed, fleet)
-        return Plan(self.config, self.family, cohort)
-
-
-def prepare(config: RunConfig) -> Setting:
-    """Load the data, deal it out and build the family.
-
-    Raises:
-        NeflError: if any of it cannot be had.
-    """
-    data = config.data
-    pick_device(config.engine.device)
-    dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=dict(data.options))
-    policy = augmentation(config, dataset.name)
-    transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
-    family = family_of(config.model, dataset.classes, transform.output_shape)
-    chosen = choose_examples(dataset, data.train, data.test, config.seed)
-    dealt = partition_clients(
-        dataset.train.labels[chosen.train],
-        config.clients.count,
-        config.partition.kind,
-        alpha=config.partition.alpha,
-        classes_per_client=config.partition.classes_per_client,
-        path=config.partition.file,
-        seed=config.seed,
-        min_examples=config.partition.min_examples,
-    )
-    partition = Partition(chosen.train[dealt.indices], dealt.offsets)
-    return Setting(config, family, dataset, partition, transform.output_shape, len(chosen.test))
-
-
-def count_workers(engine: EngineConfig) -> int:
-    """Return how many worker processes an engine has; 0 means to train in this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = engine.workers or max(1, (cores or 1) // engine.threads)
-    if engine.name == "auto":
-        on_cpu = pick_device(engine.device).type == "cpu"
-        return workers if on_cpu and workers > 1 else 0
-    return workers if engine.name == "workers" else 0
-
-
-@contextmanager
-def _engine(setting: Setting, partition: Path) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    tune_process(setting.config.engine.threads)
-    workers = count_workers(setting.config.engine)
-    engine: Engine
-    if workers:
-        if setting.dataset.folder is None:
-            raise ConfigError("workers need data that is cached on disk; use the serial engine")
-        engine = WorkersEngine(
-            setting.config,
-            setting.family,
-            dataset=setting.dataset.folder,
-            input_shape=setting.input_shape,
-            partition=partition,
-            test_examples=setting.test_examples,
-            workers=workers,
-        )
-    else:
-        engine = SerialEngine(setting.site(), setting.family)
-    try:
-        yield engine
-    finally:
-        engine.close()
-        torch.set_num_threads(threads)
+    return prepare(stored_config(Path(run))).draw_partition()
 
 
 def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> RunResult:
+    folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
     state, problems = folder.load_newest(setting.family)
     for problem in problems:
@@ -266,19 +166,42 @@ def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> 
         state = setting.family.initial_state(setting.config.seed)
     else:
         folder.log("resume", round=state.round_number)
-    recorder = _Recorder(folder, setting.config, state)
     if state.round_number < setting.config.rounds:
-        device = pick_device(setting.config.engine.device)
-        state = _on_device(state, device) if not count_workers(setting.config.engine) else state
-        with _engine(setting, folder.partition) as engine:
-            try:
-                state = run_training(state, setting.plan(), engine, [recorder, *observers])
-            except BaseException:
-                recorder.save()
-                raise
+        state = _train_on(state, folder, setting, observers)
     summary = summarise(folder.path, setting.family, state)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
+
+
+def _train_on(
+    state: ServerState, folder: RunFolder, setting: Setting, observers: Sequence[Observer]
+) -> ServerState:
+    recorder = Recorder(folder, setting.config, state)
+    with tuned_process(setting.config.engine.threads):
+        engine = setting.engine(folder.partition)
+        try:
+            if isinstance(engine, SerialEngine):
+                state = _on_device(state, pick_device(setting.config.engine.device))
+            return run_training(state, setting.plan, engine, [recorder, *observers])
+        except BaseException:
+            with _uninterrupted():
+                recorder.save()
+            raise
+        finally:
+            engine.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let an impatient second Ctrl-C not spoil the checkpoint that the first one asked for."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _on_device(state: ServerState, device: torch.device) -> ServerState:
@@ -289,126 +212,3 @@ def _on_device(state: ServerState, device: torch.device) -> ServerState:
         {name: tensor.to(device) for name, tensor in state.shared.items()},
         tuple({n: t.to(device) for n, t in own.items()} for own in state.per_submodel),
     )
-
-
-class _Recorder:
-    """Writes the log and the checkpoints of a run."""
-
-    def __init__(self, folder: RunFolder, config: RunConfig, state: ServerState) -> None:
-        self._folder = folder
-        self._config = config
-        self._state = state
-        self._saved = state.round_number
-        self._best = best_accuracy(folder.path, state.round_number)
-        self._last = monotonic()
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to write."""
-
-    def round_done(
-        self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
-    ) -> None:
-        """Log a round, and save a checkpoint when it is time."""
-        now = monotonic()
-        content = asdict(report)
-        content["round"] = content.pop("round_number")
-        content["failures"] = [
-            {"client": f.task.client, "submodel": f.task.submodel, "reason": f.reason}
-            for f in report.failures
-        ]
-        content["wall_seconds"], self._last = now - self._last, now
-        if evaluations is not None:
-            content["accuracy"] = [e.accuracy for e in evaluations]
-            content["test_loss"] = [e.loss for e in evaluations]
-        self._folder.log("round", **content)
-        self._state = state
-        if state.round_number % self._config.server.checkpoint_every == 0:
-            self.save()
-        if evaluations is not None:
-            average = mean_accuracy(evaluations)
-            if average > self._best:
-                self._best = average
-                self._folder.save_best(state, average)
-        if state.round_number == self._config.rounds:
-            self.save()
-
-    def round_repeated(self, report: RoundReport, reason: str) -> None:
-        """Log a round that did not count."""
-        self._folder.log("repeated", round=report.round_number, reason=reason)
-
-    def save(self) -> None:
-        """Save a checkpoint of the last finished round, if that is not done."""
-        if self._state.round_number > self._saved:
-            self._folder.save_checkpoint(self._state, self._config.server.keep)
-            self._saved = self._state.round_number
-
-
-def mean_accuracy(evaluations: Sequence[Evaluation]) -> float:
-    """Return the mean accuracy over all submodels."""
-    return sum(e.accuracy for e in evaluations) / len(evaluations)
-
-
-def rounds_of(run: Path, until: int | None = None) -> dict[int, dict[str, Any]]:
-    """Return the log's entry for each round; of a round that was run again, the last."""
-    return {
-        event["round"]: event
-        for event in read_log(run)
-        if event.get("event") == "round" and (until is None or event["round"] <= until)
-    }
-
-
-def best_accuracy(run: Path, until: int) -> float:
-    """Return the best mean accuracy that a run's log has up to a round, 0 if none."""
-    rounds = rounds_of(run, until).values()
-    return max((_mean(r["accuracy"]) for r in rounds if "accuracy" in r), default=0.0)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def summarise(run: Path, family: Family, state: ServerState) -> dict[str, Any]:
-    """Return what came out of a run, from its log and its final weights."""
-    rounds = list(rounds_of(run, state.round_number).values())
-    updates = {k: sum(r["trained"].get(str(k), 0) for r in rounds) for k in _numbers(family)}
-    accuracy: list[float] = next((r["accuracy"] for r in reversed(rounds) if "accuracy" in r), [])
-    clients = [k for k, count in updates.items() for _ in range(count)]
-    trained_sets = {frozenset(r["trained"]) for r in rounds}
-    whole = {s for s in trained_sets if min_coverage(family, [int(k) for k in s]) > 0}
-    return {
-        "accuracy": accuracy,
-        "worst": accuracy[0] if accuracy else None,
-        "average": _mean(accuracy) if accuracy else None,
-        "best": max(accuracy, default=None),
-        "rounds": state.round_number,
-        "seconds": sum(r["wall_seconds"] for r in rounds),
-        "bytes_down": sum(r["bytes_down"] for r in rounds),
-        "bytes_up": sum(r["bytes_up"] for r in rounds),
-        "failures": sum(len(r["failures"]) for r in rounds),
-        "coverage": {
-            "updates_by_submodel": updates,
-            "fewest_updates_of_an_element": min_coverage(family, clients),
-            "rounds_that_covered_every_element": sum(
-                frozenset(r["trained"]) in whole for r in rounds
-            ),
-        },
-        "simulated": _simulated(rounds),
-        "state_sha256": state_sha256(state),
-    }
-
-
-def _numbers(family: Family) -> range:
-    return range(1, len(family) + 1)
-
-
-def _simulated(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Return simulated seconds over all rounds, and how many clients took part on average."""
-    times = [r["simulated"] for r in rounds if r.get("simulated")]
-    if not times:
-        return None
-    totals = {f"{key}_seconds": sum(t[key] for t in times) for key in ("nested", "full")}
-    totals["strong_only_seconds"] = sum(t["strong_only"] for t in times)
-    totals["rounds_without_strong_clients"] = sum(not t["strong_clients"] for t in times)
-    totals["strong_clients_per_round"] = _mean([t["strong_clients"] for t in times])
-    totals["sat_out_per_round"] = _mean([t["sat_out"] for t in times])
-    return totals

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import load_state, save_state, state_sha256
-from nefl.artifacts.files import write_atomically
 from nefl.artifacts.runfolder import METRICS, RunFolder, read_log, stored_config
 from nefl.config import RunConfig
 from nefl.errors import RunError
+from nefl.files import write_atomically
 from nefl.methods import make_family
 from nefl.state import ServerState
 

@@ -47,6 +47,11 @@ def test_json_for_programs() -> None:
     assert report["submodels"][-1]["params"] == 11_173_962
     assert f"{report['average']['params'] / 1e6:.3f}" == "6.711"
     assert report["min_coverage"] == 1
+    assert report["uncovered_without_full"] > 2_000_000, "the outermost channels"
+    assert report["expected_coverage"]["cohort"] == 10
+    # Tiers 3, 4 and 5 draw the full model with 1/5, 1/4 and 1/3.
+    expected = 10 * (1 / 5 + 1 / 4 + 1 / 3) / 5
+    assert abs(report["expected_coverage"]["minimum"] - expected) < 1e-9
 
 
 def test_table_for_people() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nefl.cli.progress import show_duration
-from nefl.training import free_folder
+from nefl.training import claim_folder
 
 
 def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -118,9 +118,9 @@ def test_a_folder_in_use_and_a_folder_with_a_run(recipe: str, tmp_path: Path) ->
 
 def test_free_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert free_folder("digits") == Path("runs/digits-1")
-    Path("runs/digits-1").mkdir(parents=True)
-    assert free_folder("some/where/digits.toml") == Path("runs/digits-2")
+    assert claim_folder("digits") == Path("runs/digits-1")
+    assert claim_folder("some/where/digits.toml") == Path("runs/digits-2")
+    assert Path("runs/digits-2").is_dir()
 
 
 def test_durations_for_people() -> None:

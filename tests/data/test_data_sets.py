@@ -119,7 +119,7 @@ def test_own_function(tmp_path: Path, own_module: str) -> None:
     ],
 )
 def test_wrong_own_function(tmp_path: Path, own_module: str, function: str, complaint: str) -> None:
-    with pytest.raises(DataError, match=complaint):
+    with pytest.raises((ConfigError, DataError), match=complaint):
         load_dataset(f"{own_module}:{function}", cache=tmp_path / "c")
 
 

@@ -10,7 +10,7 @@ from nefl.engines.site import augmentation, pick_device, pick_memory_format
 from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.rounds import run_round
-from nefl.training import prepare
+from nefl.setting import prepare
 
 
 def test_narrow_networks_have_channels_last() -> None:
@@ -40,7 +40,7 @@ def test_nothing_of_one_client_reaches_the_next(quick: dict[str, Any]) -> None:
     """Modules are reused; a round must not depend on what they did before."""
     torch.set_num_threads(1)
     setting = prepare(config_from(quick))
-    plan, state = setting.plan(), setting.family.initial_state(0)
+    plan, state = setting.plan, setting.family.initial_state(0)
     used = SerialEngine(setting.site(), setting.family)
     later, _ = run_round(state, plan, used)
     used.evaluate(later, range(1, 6))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,8 +26,8 @@ from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.rounds import run_round
 from nefl.server.aggregate import Aggregate
+from nefl.setting import Setting, prepare
 from nefl.state import ClientFailure, ClientUpdate, TrainTask
-from nefl.training import Setting, prepare
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def test_shared_weights_are_the_same_in_every_mapping() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_engines_agree_bit_for_bit(quick: dict[str, Any], tmp_path: Path, count: int) -> None:
     setting = prepare(config_from(quick))
-    plan = setting.plan()
+    plan = setting.plan
     state = setting.family.initial_state(1)
     expected, _ = run_round(state, plan, serial_engine(setting))
     scores = serial_engine(setting).evaluate(expected, range(1, 6))
@@ -134,6 +135,34 @@ def test_a_worker_that_dies_costs_its_task_and_is_replaced(
         assert not any(isinstance(r, ClientFailure) for r in engine.train(state, tasks))
 
 
+def test_a_worker_that_dies_while_evaluating_costs_nothing(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    setting = prepare(config_from(quick))
+    state = setting.family.initial_state(0)
+    expected = serial_engine(setting).evaluate(state, range(1, 6))
+    with workers_engine(setting, tmp_path, 2) as engine:
+        while not all(worker.ready for worker in engine._workers):
+            engine.evaluate(state, [1, 2])
+        frozen = engine.pids[0]
+        os.kill(frozen, signal.SIGSTOP)
+        Timer(1.0, os.kill, (frozen, signal.SIGKILL)).start()
+        assert engine.evaluate(state, range(1, 6)) == expected
+        assert frozen not in engine.pids
+
+
+def test_a_file_in_the_current_folder_does_not_pass_for_a_library(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('the wrong random')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    setting = prepare(config_from(quick))
+    with workers_engine(setting, tmp_path, 1) as engine:
+        results = list(engine.train(setting.family.initial_state(0), [TrainTask(1, 0, 1)]))
+    assert isinstance(results[0], ClientUpdate)
+
+
 def test_workers_that_keep_dying_stop_the_run(
     quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +204,7 @@ def test_leaving_a_round_early_does_not_spoil_the_next(
     setting = prepare(config_from(quick))
     state = setting.family.initial_state(0)
     tasks = [TrainTask(1, client, 5 - client % 5) for client in range(8)]
-    plan = setting.plan()
+    plan = setting.plan
     with workers_engine(setting, tmp_path, 2) as engine:
         for _ in engine.train(state, tasks):
             break

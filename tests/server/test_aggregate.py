@@ -208,6 +208,21 @@ def test_precision_holds_with_thousands_of_clients() -> None:
     assert naive_error > 5 * error
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_float_dtype_over_many_groups(dtype: torch.dtype) -> None:
+    def build(spec: SubmodelSpec) -> nn.Module:
+        return nn.Linear(2, 3 if spec.is_full else 1, dtype=dtype)
+
+    full = ((1.0,),)
+    family = Family(build, (SubmodelSpec(full, 0.5), SubmodelSpec(full)))
+    total = Aggregate(family.initial_state(0), family)
+    for client in range(3 * GROUP):
+        total.add(filled(family, client, 1 + client % 2, 2.0 + client % 2))
+    got = total.finish().shared["weight"]
+    assert got.dtype == dtype
+    assert got.tolist() == [[2.5, 2.5], [3, 3], [3, 3]]
+
+
 def test_memory_is_one_set_of_sums() -> None:
     family = bag_family([{"w": (8,)}])
     total = Aggregate(state_of(family), family)

@@ -8,8 +8,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nefl.artifacts.files import write_atomically
 from nefl.errors import RunError
+from nefl.files import write_atomically
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ServerState
 
@@ -40,13 +40,7 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in _flatten(state).items()}
 
-    def write(beside: Path) -> None:
-        try:
-            save_file(tensors, beside, metadata)
-        except SafetensorError as error:  # it wraps what the system said
-            raise OSError(None, str(error)) from error
-
-    write_atomically(path, write)
+    write_atomically(path, lambda beside: save_file(tensors, beside, metadata))
 
 
 def load_state(path: Path, family: Family) -> ServerState:
@@ -77,7 +71,10 @@ def load_state(path: Path, family: Family) -> ServerState:
         layout = family.layout(k)
         _check(path, mine, {name: layout[name] for name in family.own_names(k)})
     ordered = {name: shared[name] for name in family.global_layout}
-    state = ServerState(int(metadata["round_number"]), ordered, tuple(own))
+    number = metadata.get("round_number", "")
+    if not number.isdecimal():
+        raise RunError(f"{path}: is damaged: it does not say which round it is of")
+    state = ServerState(int(number), ordered, tuple(own))
     if state_sha256(state) != metadata.get("state_sha256"):
         raise RunError(f"{path}: is damaged: its contents do not have its checksum")
     return state

@@ -2,24 +2,22 @@
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from nefl.artifacts.checkpoint import load_state, save_state
-from nefl.artifacts.files import write_atomically
 from nefl.config import RunConfig, config_from, read_config
 from nefl.errors import ConfigError, RunError
+from nefl.files import write_atomically
 from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
-CONFIG, PARTITION, METRICS, SUMMARY = (
-    "config.json",
-    "partition.safetensors",
-    "metrics.jsonl",
-    "summary.json",
-)
+CONFIG, IDENTITY, PARTITION = "config.json", "identity.json", "partition.safetensors"
+METRICS, SUMMARY, LOCK = "metrics.jsonl", "summary.json", ".lock"
 
 
 class RunFolder:
@@ -37,6 +35,10 @@ class RunFolder:
         stored_config(path)
         self._lock: IO[str] | None = _lock(path)
         self._log: IO[str] | None = None
+        (path / "checkpoints").mkdir(exist_ok=True)
+        # Nobody else writes here now: what a kill left half-written can go.
+        for left in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*")):
+            left.unlink(missing_ok=True)
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
@@ -47,15 +49,15 @@ class RunFolder:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            # A start that was killed may have left a part of its first file.
-            taken = next((p for p in path.iterdir() if not p.name.endswith(".part")), None)
         except OSError as error:
             raise RunError(f"{path}: cannot be made ({error.strerror})") from None
-        if taken is not None:
-            hint = "resume it" if (path / CONFIG).exists() else "it is not empty"
-            raise RunError(f"{path}: exists; {hint}, or give another folder")
-        write_json(path / CONFIG, config.to_dict())
-        (path / "checkpoints").mkdir(exist_ok=True)
+        with _lock(path):
+            # A start that was killed may have left its lock and a part of its first file.
+            taken = [p for p in path.iterdir() if p.name != LOCK and p.suffix != ".part"]
+            if taken:
+                hint = "resume it" if (path / CONFIG).exists() else "it is not empty"
+                raise RunError(f"{path}: exists; {hint}, or give another folder")
+            write_json(path / CONFIG, config.to_dict())
         return cls(path)
 
     @property
@@ -77,7 +79,7 @@ class RunFolder:
         try:
             if self._log is None:
                 self._log = _open_log(self.path / METRICS)
-            self._log.write(json.dumps({"event": event, **content}) + "\n")
+            self._log.write(to_json({"event": event, **content}) + "\n")
             self._log.flush()
         except OSError as error:
             raise RunError(
@@ -124,15 +126,52 @@ class RunFolder:
 
     def close(self) -> None:
         """Let another process have the folder."""
-        for file in (self._log, self._lock):
-            if file is not None:
-                file.close()
+        log, lock = self._log, self._lock
         self._log = self._lock = None
+        if log is not None:
+            with suppress(OSError):  # a full disk has been reported when the line was written
+                log.close()
+        if lock is not None:
+            lock.close()
+
+    def check_identity(self, identity: Mapping[str, str]) -> None:
+        """Note what the run rests on when it starts; refuse to go on with anything else.
+
+        Raises:
+            RunError: naming what has changed since the run was started.
+        """
+        path = self.path / IDENTITY
+        if not path.exists():
+            write_json(path, identity)
+            return
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+            changed = [key for key, value in identity.items() if known.get(key) != value]
+        except (ValueError, AttributeError):
+            raise RunError(f"{path}: is damaged; delete it to go on without its check") from None
+        if changed:
+            raise RunError(
+                f"{self.path}: {' and '.join(changed)} changed since the run was started; put "
+                "them back, or start another run"
+            )
+
+
+def to_json(content: Mapping[str, Any], indent: int | None = None) -> str:
+    """Write JSON that every parser takes: numbers that are not finite become null."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON atomically."""
-    text = json.dumps(content, indent=2) + "\n"
+    text = to_json(content, indent=2) + "\n"
     write_atomically(path, lambda beside: _write_text(beside, text))
 
 
@@ -158,7 +197,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a run's log. A line that a kill cut off is passed over."""
     path = run / METRICS
     if path.is_file():
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
                     event = json.loads(line)
@@ -183,10 +222,13 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _lock(path: Path) -> IO[str]:
-    file = (path / ".lock").open("a+", encoding="utf-8")
+    try:
+        file = (path / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path / LOCK}: cannot be opened ({error.strerror})") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.seek(0)
         holder = file.read().strip() or "unknown"
         file.close()

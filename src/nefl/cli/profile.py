@@ -12,9 +12,15 @@ from rich.table import Table
 from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.table import LARGE_INPUTS
-from nefl.nesting.coverage import min_coverage
+from nefl.nesting.coverage import (
+    ExpectedCoverage,
+    expected_coverage,
+    min_coverage,
+    uncovered,
+)
 from nefl.nesting.profile import SubmodelProfile, profile_family
-from nefl.nesting.spec import Blocks
+from nefl.nesting.spec import Blocks, Family
+from nefl.nesting.tiers import submodel_probabilities
 
 MAX_BATCH = 1_000_000
 PIPE_WIDTH = 160
@@ -32,12 +38,15 @@ def profile(
         str | None,
         typer.Option(help="Share of parameters of each submodel, as in 0.2,0.4,0.6,0.8,1."),
     ] = None,
+    cohort: Annotated[int, typer.Option(help="Clients in a round, for the coverage.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show each submodel's size and cost: parameters, MACs, training memory, bytes sent."""
     shape = parse_shape(input_shape or ("3x224x224" if model in LARGE_INPUTS else "3x32x32"))
     if not 1 <= batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
+    if cohort < 1:
+        raise ConfigError(f"cohort {cohort}: give 1 or more clients")
     family = make_family(
         model,
         method,
@@ -60,11 +69,19 @@ def profile(
             "macs_total": sum(row.macs_total for row in rows) / len(rows),
         },
         "min_coverage": min_coverage(family),
+        "uncovered_without_full": sum(uncovered(family, range(1, len(family))).values()),
+        "expected_coverage": {"cohort": cohort, **asdict(_coverage(family, cohort))},
     }
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
         _show(report, rows)
+
+
+def _coverage(family: Family, cohort: int) -> ExpectedCoverage:
+    """Return the coverage of a round under the paper's tiers, evenly filled."""
+    even = submodel_probabilities([1] * len(family), len(family))
+    return expected_coverage(family, cohort, even)
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
@@ -99,7 +116,9 @@ def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     table = Table(
         title=f"{report['model']} under {report['method']}, {report['classes']} classes, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
-        f"{report['batch']}; minimum coverage {report['min_coverage']}",
+        f"{report['batch']}; an element is in {report['min_coverage']} submodels or more, and "
+        f"trained by {report['expected_coverage']['minimum']:.1f} of "
+        f"{report['expected_coverage']['cohort']} clients or more in an average round",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )

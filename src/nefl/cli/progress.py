@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from nefl.rounds import RoundReport
+from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 LINE_SECONDS = 10
@@ -61,7 +62,7 @@ class ProgressObserver:
                 f"{task.submodel} failed: {failure.reason}"
             )
         if evaluations is not None:
-            average = sum(e.accuracy for e in evaluations) / len(evaluations)
+            average = mean_accuracy(evaluations)
             each = " ".join(f"{e.accuracy:.3f}" for e in evaluations)
             self._accuracy = f"accuracy {average:.4f} ({each})"
         left = self._time_left(state.round_number)

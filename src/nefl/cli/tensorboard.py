@@ -1,11 +1,12 @@
 """Curves for TensorBoard, on request."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nefl.errors import ConfigError
 from nefl.rounds import RoundReport
+from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 
@@ -16,16 +17,16 @@ class TensorBoardObserver:
         ConfigError: if TensorBoard is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Callable[[], Path]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ConfigError(
                 "TensorBoard is not installed; install it with: pip install 'nefl[tensorboard]'"
             ) from None
-        # Made when the first round is done: the run's folder must be empty before.
-        self._make = partial(SummaryWriter, str(folder))
-        self._writer: SummaryWriter | None = None
+        # Made when the first round is done: before, the run may have no folder yet.
+        self._make: Callable[[], Any] = lambda: SummaryWriter(str(folder()))
+        self._writer: Any = None
 
     def task_done(self, done: int, tasks: int) -> None:
         """Nothing to write."""
@@ -48,8 +49,7 @@ class TensorBoardObserver:
         for found in evaluations or ():
             values[f"accuracy/submodel {found.submodel}"] = found.accuracy
         if evaluations:
-            average = sum(e.accuracy for e in evaluations) / len(evaluations)
-            values["accuracy/average"] = average
+            values["accuracy/average"] = mean_accuracy(evaluations)
         for name, value in values.items():
             self._writer.add_scalar(name, value, state.round_number)
         self._writer.flush()

@@ -1,10 +1,11 @@
 """`nefl train`, `resume`, `evaluate` and `recipes`."""
 
 import json
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -16,20 +17,21 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl import training
-from nefl.artifacts.runfolder import stored_config
+from nefl.artifacts.runfolder import stored_config, to_json
 from nefl.cli.profile import console_for_tables, show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.config import EngineConfig, RunConfig, config_from, parse_setting, with_settings
-from nefl.errors import ConfigError
 from nefl.recipes import load_recipe, recipe_names, recipe_values
 from nefl.rounds import Observer
+from nefl.server.evaluate import mean_accuracy
 
 EXIT_INTERRUPTED = 130
 DEFAULT_RECIPE = "digits"
 
 Engine = Annotated[str | None, typer.Option(help="serial, workers or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core if left out.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 TensorBoard = Annotated[bool, typer.Option(help="Also write logs for TensorBoard.")]
 
@@ -55,49 +57,54 @@ def train(
     given = dict(parse_setting(text) for text in settings or [])
     given |= {key: value for key, value in flags.items() if value is not None}
     config = config_from(with_settings(recipe_values(recipe), given), recipe)
-    folder = out or training.free_folder(recipe)
-    say = Console(stderr=True, soft_wrap=True).print
-    say(Text(describe(config, folder)))
+    console = Console(stderr=True, soft_wrap=True)
+    place = _Place()
+
+    def started(folder: Path) -> None:
+        place.folder = folder
+        console.print(Text(describe(config, folder)))
 
     def go(observers: Sequence[Observer]) -> training.RunResult:
-        return training.train(config, folder, observers=observers)
+        return training.train(config, out, name=recipe, observers=observers, started=started)
 
-    _carry_out(go, config, folder, tensorboard=tensorboard, as_json=as_json)
+    _carry_out(go, config, place, tensorboard=tensorboard, as_json=as_json)
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     engine: Engine = None,
     workers: Workers = None,
+    device: Device = None,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed."""
     config = stored_config(run)
-    other = with_engine(config.engine, engine, workers)
+    other = with_engine(config.engine, engine, workers, device)
 
     def go(observers: Sequence[Observer]) -> training.RunResult:
         return training.resume(run, engine=other, observers=observers)
 
-    _carry_out(go, config, run, tensorboard=tensorboard, as_json=as_json)
+    _carry_out(go, config, _Place(run), tensorboard=tensorboard, as_json=as_json)
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     best: Annotated[bool, typer.Option(help="The best checkpoint, not the newest.")] = False,
+    device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure every submodel of a run on its test set."""
-    found = training.evaluate(run, best=best)
+    found = training.evaluate(run, best=best, device=device)
     accuracy = [e.accuracy for e in found]
     if as_json:
         report = {
             "accuracy": accuracy,
             "loss": [e.loss for e in found],
             "worst": accuracy[0],
-            "average": sum(accuracy) / len(accuracy),
+            "average": mean_accuracy(found),
         }
-        typer.echo(json.dumps(report, indent=2))
+        typer.echo(to_json(report, indent=2))
     else:
         console_for_tables().print(accuracy_table(accuracy))
 
@@ -126,22 +133,21 @@ def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) ->
     typer.echo(training.draw_partition(run))
 
 
-def with_engine(config: EngineConfig, name: str | None, workers: int | None) -> EngineConfig | None:
+def with_engine(
+    config: EngineConfig, name: str | None, workers: int | None, device: str | None
+) -> EngineConfig | None:
     """Return another engine if flags ask for one.
 
     Raises:
         ConfigError: if there is no such engine.
     """
-    if name is None and workers is None:
+    flags = {"name": name, "workers": workers, "device": device}
+    changes = {key: value for key, value in flags.items() if value is not None}
+    if not changes:
         return None
-    if name not in (None, "auto", "serial", "workers"):
-        raise ConfigError(f"engine {name!r} is unknown; there are: auto, serial, workers")
-    changes: dict[str, Any] = {}
-    if name is not None:
-        changes["name"] = name
-    if workers is not None:
-        changes["workers"] = workers
-    return replace(config, **changes)
+    settings = RunConfig(engine=config).to_dict()
+    settings["engine"] |= changes
+    return config_from(settings, "flags").engine
 
 
 def describe(config: RunConfig, folder: Path) -> str:
@@ -154,10 +160,23 @@ def describe(config: RunConfig, folder: Path) -> str:
     )
 
 
+@dataclass
+class _Place:
+    """Where a run is, once it has begun."""
+
+    folder: Path | None = None
+
+    @property
+    def known(self) -> Path:
+        """The folder of a run that has begun."""
+        assert self.folder is not None  # noqa: S101 - observers are told of rounds only
+        return self.folder
+
+
 def _carry_out(
     go: Callable[[Sequence[Observer]], training.RunResult],
     config: RunConfig,
-    folder: Path,
+    place: "_Place",
     *,
     tensorboard: bool,
     as_json: bool,
@@ -165,7 +184,7 @@ def _carry_out(
     console = Console(stderr=True)
     observers: list[Observer] = []
     if tensorboard:
-        observers.append(TensorBoardObserver(folder / "tensorboard"))
+        observers.append(TensorBoardObserver(lambda: place.known / "tensorboard"))
     progress = ProgressObserver(config.rounds, console)
     observers.append(progress)
     try:
@@ -173,15 +192,18 @@ def _carry_out(
             result = go(observers)
     except KeyboardInterrupt:
         progress.close()
-        go_on = f"stopped; go on with: nefl resume {folder}"
-        console.print(Text(go_on), soft_wrap=True)
+        if place.folder is None:
+            message = "stopped before the run began"
+        else:
+            message = f"stopped; go on with: nefl resume {shlex.quote(str(place.folder))}"
+        console.print(Text(message), soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         progress.close()
     if as_json:
-        typer.echo(json.dumps({"run": str(folder), **result.summary}, indent=2))
+        typer.echo(to_json({"run": str(result.path), **result.summary}, indent=2))
     else:
-        _show(result.summary, folder)
+        _show(result.summary, result.path)
 
 
 @contextmanager
@@ -213,7 +235,8 @@ def accuracy_table(accuracy: Sequence[float], title: str = "") -> Table:
 
 def _show(summary: Mapping[str, Any], folder: Path) -> None:
     console = console_for_tables()
-    console.print(accuracy_table(summary["accuracy"], f"after {summary['rounds']} rounds"))
+    if summary["accuracy"]:
+        console.print(accuracy_table(summary["accuracy"], f"after round {summary['rounds']}"))
     traffic = f"{show_bytes(summary['bytes_down'])} down, {show_bytes(summary['bytes_up'])} up"
     took = show_duration(summary["seconds"])
     console.print(Text(f"{took}, {traffic}, {summary['failures']} failures; {folder}"))

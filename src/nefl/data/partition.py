@@ -1,7 +1,6 @@
 """Dividing the training examples among the clients, by flwr-datasets' partitioners."""
 
 import json
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from nefl.data.arrays import Labels
 from nefl.errors import ConfigError, DataError
+from nefl.files import write_atomically
 
 PARTITIONS = ("iid", "dirichlet", "pathological", "list")
 
@@ -70,13 +70,8 @@ class Partition:
         """Write a safetensors file, whole or not at all."""
         from safetensors.numpy import save_file
 
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            save_file({"indices": self.indices, "offsets": self.offsets}, partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        arrays = {"indices": self.indices, "offsets": self.offsets}
+        write_atomically(Path(path), lambda beside: save_file(arrays, beside))
 
     @classmethod
     def load(cls, path: str | Path) -> "Partition":

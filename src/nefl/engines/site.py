@@ -29,6 +29,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type == "meta":
+            raise ConfigError("engine.device 'meta': holds no values; use cpu or cuda")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"engine.device {name!r}: {str(error).splitlines()[0]}") from None
@@ -66,6 +68,7 @@ class Site:
         self._device = device
         self._partition = partition
         self._modules: dict[int, nn.Module] = {}
+        self._unsaved: dict[int, dict[str, Tensor]] = {}
         self._train = _Examples(dataset.train.images, dataset.train.labels, device)
         self._test = _Examples(dataset.test.images, dataset.test.labels, device)
         self._test_rows = subset(dataset, config.data.train, config.data.test, config.seed).test
@@ -104,12 +107,20 @@ class Site:
     def _load(self, submodel: int, tensors: Tensors) -> nn.Module:
         module = self._modules.get(submodel)
         if module is None:
-            module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
+            with torch.random.fork_rng(devices=[]):  # its first weights are not kept
+                module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
             if self._compile:
                 module.compile(dynamic=False)
             self._modules[submodel] = module
+            saved = module.state_dict().keys()
+            buffers = module.named_buffers()
+            self._unsaved[submodel] = {n: b.clone() for n, b in buffers if n not in saved}
         own = module.state_dict()
+        buffers_now = dict(module.named_buffers())
         with torch.no_grad():
+            # Buffers that are not saved start anew too: nothing of one client reaches the next.
+            for name, tensor in self._unsaved[submodel].items():
+                buffers_now[name].copy_(tensor)
             for name, tensor in tensors.items():
                 own[name].copy_(tensor)
         return module

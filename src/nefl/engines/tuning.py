@@ -2,6 +2,8 @@
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -19,7 +21,7 @@ def tune_process(threads: int) -> None:
     processes as cores, and results then do not depend on how a sum is split among threads.
     """
     torch.set_num_threads(threads)
-    torch.backends.cudnn.deterministic = True  # the same bits every time, also on a GPU
+    torch.backends.cudnn.deterministic = True  # convolutions on a GPU repeat bit for bit
     torch.backends.cudnn.benchmark = False
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
@@ -27,3 +29,16 @@ def tune_process(threads: int) -> None:
             mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
             mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
             mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+
+
+@contextmanager
+def tuned_process(threads: int) -> Iterator[None]:
+    """Tune the process for a while; what torch lets one set back is set back."""
+    cudnn = torch.backends.cudnn
+    before = torch.get_num_threads(), cudnn.deterministic, cudnn.benchmark
+    tune_process(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        cudnn.deterministic, cudnn.benchmark = before[1:]

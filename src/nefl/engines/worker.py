@@ -13,6 +13,7 @@ from nefl.data import Partition, open_cached
 from nefl.engines.sharing import SharedWeights
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
+from nefl.errors import NestingError
 from nefl.methods import family_of
 from nefl.nesting.corners import extract
 from nefl.server.evaluate import Chunk
@@ -51,6 +52,11 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     tune_process(config.engine.threads)
     dataset = open_cached(Path(given["dataset"]), verify=False)
     family = family_of(config.model, dataset.classes, tuple(given["input_shape"]))
+    if family.fingerprint != given["fingerprint"]:
+        raise NestingError(
+            f"{config.model.name} was built otherwise in the worker than in the server; a model "
+            "must not depend on what a script has set before (torch's default dtype, say)"
+        )
     partition = Partition.load(given["partition"])
     device = pick_device(config.engine.device)
     site = Site(config, family, dataset, partition, device)

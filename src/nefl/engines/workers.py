@@ -21,7 +21,7 @@ from nefl.server.evaluate import Score, combine, make_chunks
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 MAX_DEATHS = 5
-"""Workers that may die one after another, without a finished job between, before the run stops."""
+"""Times that each worker may die, without a finished job between, before the run stops."""
 
 
 @dataclass
@@ -69,9 +69,17 @@ class WorkersEngine:
             "input_shape": list(input_shape),
             "partition": str(partition),
             "slots": self._slots,
+            "fingerprint": family.fingerprint,
         }
         self._deaths = 0
-        self._workers = [self._start() for _ in range(workers)]
+        self._any_ready = False
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(self._start())
+        except OSError as error:
+            self.close()
+            raise RunError(f"worker processes cannot be started ({error.strerror})") from error
 
     @property
     def pids(self) -> list[int]:
@@ -131,6 +139,7 @@ class WorkersEngine:
         process = subprocess.Popen(
             [
                 sys.executable,
+                "-P",  # not the current folder: a file there must not pass for a library
                 "-m",
                 "nefl.engines.worker",
                 str(theirs.fileno()),
@@ -163,7 +172,7 @@ class WorkersEngine:
                     yield done.pop(finished)
                     finished += 1
                 else:
-                    self._collect(done)
+                    self._collect(jobs, waiting, done)
         finally:
             # Left early: what is still under way must not be taken for an answer to later jobs.
             for number, worker in enumerate(self._workers):
@@ -186,7 +195,12 @@ class WorkersEngine:
                     continue
                 worker.job = waiting.popleft()
 
-    def _collect(self, done: dict[int, dict[str, Any]]) -> None:
+    def _collect(
+        self,
+        jobs: Sequence[dict[str, Any]],
+        waiting: "deque[int]",
+        done: dict[int, dict[str, Any]],
+    ) -> None:
         """Wait until some worker says something or dies."""
         by_connection = {worker.connection: n for n, worker in enumerate(self._workers)}
         for connection in wait(list(by_connection)):
@@ -195,31 +209,39 @@ class WorkersEngine:
             try:
                 reply = json.loads(worker.connection.recv_bytes())
             except (EOFError, OSError):
-                self._bury(number, done)
+                job, died = worker.job, self._bury(number)
+                if job is not None and "score" in jobs[job]:
+                    waiting.appendleft(job)  # scoring changes nothing, so it is done again
+                elif job is not None:
+                    done[job] = {"error": f"its worker process {died}"}
                 continue
             if "fatal" in reply:
                 raise RunError(f"a worker could not start: {reply['fatal']}")
             if worker.job is None:
-                worker.ready = True
+                worker.ready = self._any_ready = True
                 continue
             self._deaths = 0
             done[worker.job] = reply
             worker.job = None
 
-    def _bury(self, number: int, done: dict[int, dict[str, Any]] | None = None) -> None:
-        """Replace a dead worker; the job it was at has failed."""
+    def _bury(self, number: int) -> str:
+        """Replace a dead worker and say how it ended."""
         worker = self._workers[number]
         self._end(worker)
         died = describe_exit(worker.process.returncode)
-        if worker.job is not None and done is not None:
-            done[worker.job] = {"error": f"its worker process {died}"}
         self._deaths += 1
-        if self._deaths > MAX_DEATHS:
+        if self._deaths > MAX_DEATHS * len(self._workers):
+            remedy = (
+                "check memory, or use fewer workers"
+                if self._any_ready
+                else "none of them could start: see what they wrote above"
+            )
             raise RunError(
                 f"{self._deaths} worker processes died one after another, the last one {died}; "
-                "check memory, or use fewer workers"
+                f"{remedy}"
             )
         self._workers[number] = self._start()
+        return died
 
 
 def describe_exit(code: int) -> str:

@@ -1,7 +1,7 @@
 """Which submodels hold which elements: the coverage that NeFedAvg and its convergence rest on."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
@@ -65,18 +65,16 @@ def shared_cells(family: Family) -> Iterator[tuple[str, Cell]]:
             yield name, cell
 
 
-def min_coverage(family: Family, trained: Collection[int] | None = None) -> int:
-    """Return the smallest number of trained submodels that hold one shared element.
+def min_coverage(family: Family, clients: Mapping[int, int] | None = None) -> int:
+    """Return the smallest number of clients that train one shared element.
 
     Args:
         family: the family.
-        trained: the submodels, from 1, that are trained at all, one entry for each client if
-            clients are to be counted; every submodel once if left out.
+        clients: how many clients train each submodel, by its number; one each if left out.
     """
-    counted = list(range(1, len(family) + 1)) if trained is None else list(trained)
-    return min(
-        (sum(k in cell.holders for k in counted) for _, cell in shared_cells(family)), default=0
-    )
+    counted = dict.fromkeys(range(1, len(family) + 1), 1) if clients is None else clients
+    holders = {cell.holders for _, cell in shared_cells(family)}
+    return min((sum(counted.get(k, 0) for k in each) for each in holders), default=0)
 
 
 def uncovered(family: Family, trained: Collection[int]) -> dict[str, int]:

@@ -31,8 +31,9 @@ class SubmodelProfile:
         step_sizes: how many learned step sizes it has.
         macs: multiply-accumulates of its convolutions for one example, as the paper counts.
         macs_total: the same for all layers.
-        train_memory_bytes: weights, gradients, buffers, a batch of inputs and the activations that
-            autograd keeps for it. Scratch space of kernels comes on top.
+        train_memory_bytes: weights, gradients, what the optimiser keeps, buffers, a batch of
+            inputs and the activations that autograd keeps for it. Scratch space of kernels comes
+            on top.
         payload_bytes: what is sent to a client, and again what it sends back.
     """
 
@@ -62,7 +63,7 @@ def count_steps(module: nn.Module) -> int:
 
 
 def profile_family(
-    family: Family, input_shape: tuple[int, ...], batch_size: int
+    family: Family, input_shape: tuple[int, ...], batch_size: int, optimiser_copies: int = 0
 ) -> list[SubmodelProfile]:
     """Cost out every submodel, without storage and without computing anything.
 
@@ -70,6 +71,8 @@ def profile_family(
         family: the family.
         input_shape: one example, such as (3, 32, 32).
         batch_size: the batch that the training memory is for.
+        optimiser_copies: numbers that the optimiser keeps for each weight: 0 for plain SGD, 1
+            with momentum, 2 for Adam.
 
     Raises:
         ConfigError: if the model cannot take inputs of that shape.
@@ -96,7 +99,9 @@ def profile_family(
                 step_sizes=count_steps(module),
                 macs=macs,
                 macs_total=macs_total,
-                train_memory_bytes=training_memory(module, input_shape, batch_size),
+                train_memory_bytes=training_memory(
+                    module, input_shape, batch_size, optimiser_copies
+                ),
                 payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
             )
         )
@@ -126,8 +131,10 @@ def count_macs(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, in
     return convolutions // 2, counter.get_total_flops() // 2
 
 
-def training_memory(module: nn.Module, input_shape: tuple[int, ...], batch_size: int) -> int:
-    """Return the bytes that a training step with plain SGD needs, see `SubmodelProfile`."""
+def training_memory(
+    module: nn.Module, input_shape: tuple[int, ...], batch_size: int, optimiser_copies: int = 0
+) -> int:
+    """Return the bytes that a training step needs, see `SubmodelProfile`."""
     fixed = {_identity(t) for t in (*module.parameters(), *module.buffers())}
     batch = torch.empty(batch_size, *input_shape, device="meta")
     kept = {_identity(batch): batch}
@@ -141,7 +148,8 @@ def training_memory(module: nn.Module, input_shape: tuple[int, ...], batch_size:
         _forward(module, batch)
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    return 2 * weights + buffers + sum(t.untyped_storage().nbytes() for t in kept.values())
+    copies = 2 + optimiser_copies
+    return copies * weights + buffers + sum(t.untyped_storage().nbytes() for t in kept.values())
 
 
 def _identity(tensor: Tensor) -> int:

@@ -1,5 +1,6 @@
 """The description of a submodel, and the family of submodels of one global model."""
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,6 +191,17 @@ class Family:
                     if known is None or _holds(info.shape, known.shape):
                         layout[name] = info
         return MappingProxyType(layout)
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of all names, shapes, dtypes and roles, to tell families apart."""
+        digest = hashlib.sha256()
+        for described in self._layouts:
+            for name, info in described.tensors.items():
+                own = name in described.own
+                digest.update(f"{name} {info.shape} {info.dtype} {own}\n".encode())
+            digest.update(b"--\n")
+        return digest.hexdigest()
 
     def initial_state(self, seed: int) -> ServerState:
         """Return freshly initialised weights: the full model's, and what each submodel keeps."""

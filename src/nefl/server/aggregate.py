@@ -169,7 +169,7 @@ class _Sums:
                 if name in self._total:
                     self._total[name].add_(part)
                 else:
-                    self._total[name] = part.double()
+                    self._total[name] = part.to(torch.float64, copy=True)
                 part.zero_()
         self._in_group = 0
 

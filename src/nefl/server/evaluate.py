@@ -1,7 +1,8 @@
 """Measuring submodels on the test set."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +37,12 @@ class Score:
 
 def make_chunks(submodels: Iterable[int], examples: int) -> list[Chunk]:
     """Cut the evaluation of submodels into pieces, the largest submodels first."""
+    pieces = -(-examples // CHUNK)
+    edges = [examples * piece // pieces for piece in range(pieces + 1)]
     return [
-        Chunk(submodel, start, min(start + CHUNK, examples))
+        Chunk(submodel, start, stop)
         for submodel in sorted(submodels, reverse=True)
-        for start in range(0, examples, CHUNK)
+        for start, stop in pairwise(edges)
     ]
 
 
@@ -54,13 +57,19 @@ def score_chunk(
     correct, loss = 0, 0.0
     model.eval()
     with torch.inference_mode():
+        pieces = -(-len(labels) // BATCH)  # of even size: never a batch of one beside others
         for batch, truth in zip(
-            torch.split(images, BATCH), torch.split(labels, BATCH), strict=True
+            torch.tensor_split(images, pieces), torch.tensor_split(labels, pieces), strict=True
         ):
             logits = model(transform(batch, None).contiguous(memory_format=memory_format))
             correct += int((logits.argmax(1) == truth).sum())
             loss += float(functional.cross_entropy(logits, truth, reduction="sum"))
     return Score(len(labels), correct, loss)
+
+
+def mean_accuracy(evaluations: Sequence[Evaluation]) -> float:
+    """Return the mean accuracy over submodels, the paper's average."""
+    return sum(e.accuracy for e in evaluations) / len(evaluations)
 
 
 def combine(chunks: Iterable[Chunk], scores: Iterable[Score]) -> list[Evaluation]:

@@ -4,11 +4,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from nefl.errors import RunError
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a file beside the path, make it durable, then put it in place.
+
+    What a kill leaves beside it ends in `.part`.
 
     Raises:
         RunError: if it cannot be written; what was there before is still there.
@@ -20,15 +24,19 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
         sync_folder(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter wraps what the system said
         beside.unlink(missing_ok=True)
         raise RunError(
-            f"{path}: cannot be written ({error.strerror or error}); free some space or check "
+            f"{path}: cannot be written ({_reason(error)}); free some space or check "
             "the folder's permissions, then resume the run"
         ) from error
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,0 +1,75 @@
+"""What came out of a run, told from its log and its final weights."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nefl.artifacts.checkpoint import state_sha256
+from nefl.artifacts.runfolder import read_log
+from nefl.nesting.coverage import min_coverage
+from nefl.nesting.spec import Family
+from nefl.state import ServerState
+
+
+def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
+    """Return the log's entry for each round up to one; of a round that was run again, the last."""
+    entries = {
+        event["round"]: event
+        for event in read_log(run)
+        if event.get("event") == "round" and isinstance(event.get("round"), int)
+    }
+    return [entry for number, entry in sorted(entries.items()) if number <= until]
+
+
+def best_average(run: Path, until: int) -> float:
+    """Return the best mean accuracy that a run's log has up to a round, -1 if none."""
+    rounds = rounds_of(run, until)
+    return max((_mean(r["accuracy"]) for r in rounds if r.get("accuracy")), default=-1.0)
+
+
+def summarise(run: Path, family: Family, state: ServerState) -> dict[str, Any]:
+    """Return what came out of a run."""
+    rounds = rounds_of(run, state.round_number)
+    trained = [{int(k): n for k, n in r.get("trained", {}).items()} for r in rounds]
+    updates = {k: sum(t.get(k, 0) for t in trained) for k in range(1, len(family) + 1)}
+    covering = {
+        key: min_coverage(family, dict.fromkeys(key, 1)) > 0 for key in map(frozenset, trained)
+    }
+    accuracy: list[float] = next((r["accuracy"] for r in reversed(rounds) if r.get("accuracy")), [])
+    return {
+        "accuracy": accuracy,
+        "worst": accuracy[0] if accuracy else None,
+        "average": _mean(accuracy) if accuracy else None,
+        "best": max(accuracy, default=None),
+        "rounds": state.round_number,
+        "seconds": sum(r.get("wall_seconds", 0.0) for r in rounds),
+        "bytes_down": sum(r.get("bytes_down", 0) for r in rounds),
+        "bytes_up": sum(r.get("bytes_up", 0) for r in rounds),
+        "failures": sum(len(r.get("failures", ())) for r in rounds),
+        "coverage": {
+            "updates_by_submodel": updates,
+            "fewest_updates_of_an_element": min_coverage(family, updates),
+            "rounds_that_covered_every_element": sum(covering[frozenset(t)] for t in trained),
+        },
+        "simulated": _simulated(rounds),
+        "state_sha256": state_sha256(state),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _simulated(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Return simulated seconds over all rounds, and how many clients took part on average."""
+    times = [r["simulated"] for r in rounds if r.get("simulated")]
+    if not times:
+        return None
+    return {
+        "nested_seconds": sum(t["nested"] for t in times),
+        "full_seconds": sum(t["full"] for t in times),
+        "strong_only_seconds": sum(t["strong_only"] for t in times),
+        "strong_clients_per_round": _mean([t["strong_clients"] for t in times]),
+        "rounds_without_strong_clients": sum(not t["strong_clients"] for t in times),
+        "sat_out_per_round": _mean([t["sat_out"] for t in times]),
+    }

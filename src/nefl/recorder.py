@@ -1,0 +1,69 @@
+"""The observer that every run has: it writes the log and the checkpoints."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from time import monotonic
+from typing import Any
+
+from nefl.artifacts.runfolder import RunFolder
+from nefl.artifacts.summary import best_average
+from nefl.config import RunConfig
+from nefl.rounds import RoundReport
+from nefl.server.evaluate import mean_accuracy
+from nefl.state import Evaluation, ServerState
+
+
+class Recorder:
+    """Writes the log and the checkpoints of a run into its folder."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig, state: ServerState) -> None:
+        self._folder = folder
+        self._config = config
+        self._state = state
+        self._saved = state.round_number
+        self._best = best_average(folder.path, state.round_number)
+        self._last = monotonic()
+
+    def task_done(self, done: int, tasks: int) -> None:
+        """Nothing to write."""
+
+    def round_done(
+        self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
+    ) -> None:
+        """Log a round, and save a checkpoint when it is time."""
+        now = monotonic()
+        content = _entry(report)
+        content["wall_seconds"], self._last = now - self._last, now
+        if evaluations is not None:
+            content["accuracy"] = [e.accuracy for e in evaluations]
+            content["test_loss"] = [e.loss for e in evaluations]
+        self._folder.log("round", **content)
+        self._state = state
+        # The best comes before the round's own checkpoint: once that is there, the round will not
+        # be run again, and a best that was missed then would be missed for good.
+        if evaluations is not None and mean_accuracy(evaluations) > self._best:
+            self._best = mean_accuracy(evaluations)
+            self._folder.save_best(state, self._best)
+        due = state.round_number % self._config.server.checkpoint_every == 0
+        if due or state.round_number == self._config.rounds:
+            self.save()
+
+    def round_repeated(self, report: RoundReport, reason: str) -> None:
+        """Log a round that did not count."""
+        self._folder.log("repeated", why=reason, **_entry(report))
+
+    def save(self) -> None:
+        """Save a checkpoint of the last finished round, if that is not done."""
+        if self._state.round_number > self._saved:
+            self._folder.save_checkpoint(self._state, self._config.server.keep)
+            self._saved = self._state.round_number
+
+
+def _entry(report: RoundReport) -> dict[str, Any]:
+    content = asdict(report)
+    content["round"] = content.pop("round_number")
+    content["failures"] = [
+        {"client": f.task.client, "submodel": f.task.submodel, "reason": f.reason}
+        for f in report.failures
+    ]
+    return content

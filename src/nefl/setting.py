@@ -1,0 +1,185 @@
+"""What a run needs, made from its configuration and checked before anything starts."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.data import (
+    ImageDataset,
+    Partition,
+    draw_label_distribution,
+    load_dataset,
+    make_transform,
+    partition_clients,
+)
+from nefl.data import subset as choose_examples
+from nefl.engines.serial import SerialEngine
+from nefl.engines.site import Site, augmentation, pick_device
+from nefl.engines.workers import WorkersEngine
+from nefl.errors import ConfigError
+from nefl.methods import family_of
+from nefl.nesting.profile import profile_family
+from nefl.nesting.spec import Family
+from nefl.rounds import Engine, Plan
+from nefl.server.cohort import CohortPlan
+from nefl.server.devices import Fleet
+
+OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
+"""Numbers that an optimiser keeps for each weight; momentum is one more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """All that a run needs.
+
+    Attributes:
+        config: the run.
+        family: its family.
+        dataset: its data.
+        partition: which training examples each client has.
+        input_shape: what the model gets: channels, height, width.
+        test_examples: how many test examples are taken.
+        plan: what stays the same in all rounds.
+    """
+
+    config: RunConfig
+    family: Family
+    dataset: ImageDataset
+    partition: Partition
+    input_shape: tuple[int, int, int]
+    test_examples: int
+    plan: Plan
+
+    def site(self) -> Site:
+        """Return a place to train in this process."""
+        device = pick_device(self.config.engine.device)
+        return Site(self.config, self.family, self.dataset, self.partition, device)
+
+    def engine(self, partition: Path) -> Engine:
+        """Return the engine that the configuration asks for.
+
+        Args:
+            partition: the file that the partition was saved to.
+
+        Raises:
+            ConfigError: if that engine cannot be had.
+        """
+        workers = count_workers(self.config.engine, self.config.clients.per_round)
+        if not workers:
+            return SerialEngine(self.site(), self.family)
+        if self.dataset.folder is None:
+            raise ConfigError("workers need data that is cached on disk; use the serial engine")
+        return WorkersEngine(
+            self.config,
+            self.family,
+            dataset=self.dataset.folder,
+            input_shape=self.input_shape,
+            partition=partition,
+            test_examples=self.test_examples,
+            workers=workers,
+        )
+
+    def identity(self) -> dict[str, str]:
+        """Return checksums of all that the result depends on; the engine is not among it."""
+        settings = self.config.to_dict()
+        for key in ("engine", "about"):
+            settings.pop(key)
+        settings["data"].pop("cache")
+        data = self.dataset
+        return {
+            "settings": _sha256(json.dumps(settings, sort_keys=True)),
+            "data": _sha256(
+                repr((data.mean, data.std, data.input_shape, data.class_names)),
+                data.train.labels.tobytes(),
+                data.test.labels.tobytes(),
+            ),
+            "partition": _sha256(
+                self.partition.indices.tobytes(), self.partition.offsets.tobytes()
+            ),
+            "model": self.family.fingerprint,
+        }
+
+    def draw_partition(self) -> str:
+        """Return a picture in text of how the classes spread over the clients."""
+        labels = self.dataset.train.labels
+        return draw_label_distribution(self.partition, labels, self.dataset.classes)
+
+
+def _sha256(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()
+
+
+def prepare(config: RunConfig) -> Setting:
+    """Load the data, deal it out and build the family.
+
+    Raises:
+        NeflError: if any of it cannot be had.
+    """
+    data = config.data
+    pick_device(config.engine.device)
+    dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=dict(data.options))
+    policy = augmentation(config, dataset.name)
+    transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
+    family = family_of(config.model, dataset.classes, transform.output_shape)
+    chosen = choose_examples(dataset, data.train, data.test, config.seed)
+    dealt = partition_clients(
+        dataset.train.labels[chosen.train],
+        config.clients.count,
+        config.partition.kind,
+        alpha=config.partition.alpha,
+        classes_per_client=config.partition.classes_per_client,
+        path=config.partition.file,
+        seed=config.seed,
+        min_examples=config.partition.min_examples,
+    )
+    partition = Partition(chosen.train[dealt.indices], dealt.offsets)
+    plan = _plan(config, family, partition, transform.output_shape)
+    shape, tests = transform.output_shape, len(chosen.test)
+    return Setting(config, family, dataset, partition, shape, tests, plan)
+
+
+def _plan(
+    config: RunConfig, family: Family, partition: Partition, input_shape: tuple[int, int, int]
+) -> Plan:
+    fleet = None
+    if config.clients.capability == "devices":
+        local = config.local
+        copies = optimiser_copies(local)
+        profiles = profile_family(family, input_shape, local.batch_size, copies)
+        sizes = partition.sizes
+        fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
+    cohort = CohortPlan(config.clients, len(family), config.seed, fleet)
+    return Plan(config, family, cohort)
+
+
+def optimiser_copies(local: LocalConfig) -> int:
+    """Return how many numbers the optimiser keeps for each weight."""
+    return OPTIMISER_COPIES[local.optimizer] + (local.optimizer == "sgd" and local.momentum > 0)
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Let a run find its files from whatever folder it is resumed in."""
+
+    def absolute(path: str | None) -> str | None:
+        return str(Path(path).absolute()) if path and Path(path).exists() else path
+
+    data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
+    partition = replace(config.partition, file=absolute(config.partition.file))
+    return replace(config, data=data, partition=partition)
+
+
+def count_workers(engine: EngineConfig, per_round: int) -> int:
+    """Return how many worker processes an engine has; 0 means to train in this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # More workers than clients in a round would have nothing to do.
+    workers = engine.workers or max(1, min((cores or 1) // engine.threads, per_round))
+    if engine.name == "auto":
+        on_cpu = pick_device(engine.device).type == "cpu"
+        return workers if on_cpu and workers > 1 else 0
+    return workers if engine.name == "workers" else 0
