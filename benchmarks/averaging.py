@@ -11,12 +11,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from unittest.mock import patch
 
 import torch
 
 from nefl import Aggregate, ClientUpdate, TrainTask, extract, make_family
 from nefl.engines.tuning import tune_process
-from nefl.server import aggregate
 
 SUBMODELS = (5, 5, 4, 4, 3, 3, 2, 2, 1, 1)  # largest first, as a round runs them
 
@@ -61,11 +61,8 @@ def main() -> None:
         return total.finish().shared["layer4.0.conv1.weight"]
 
     def unchecked() -> torch.Tensor:
-        check, aggregate.check_update = aggregate.check_update, lambda *_: None
-        try:
+        with patch("nefl.server.aggregate.check_update"):
             return checked()
-        finally:
-            aggregate.check_update = check
 
     corners = [u.trained["layer4.0.conv1.weight"][:299, :150].double() for u in updates]
     torch.testing.assert_close(

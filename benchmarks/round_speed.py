@@ -25,14 +25,13 @@ from nefl.config import RunConfig, config_from
 from nefl.data import make_transform
 from nefl.engines.site import augmentation
 from nefl.engines.tuning import tune_process
-from nefl.engines.workers import WorkersEngine
 from nefl.rounds import run_round
 from nefl.seeds import Purpose, number_for
 from nefl.server.cohort import assign_submodels, sample_cohort
-from nefl.setting import Setting, prepare
+from nefl.setting import prepare
 
 
-def make_config(clients: int, examples: int) -> RunConfig:
+def make_config(clients: int, examples: int, workers: int) -> RunConfig:
     options = {"shape": [3, 32, 32], "train": 100 * examples, "test": 100, "classes": 10}
     return config_from(
         {
@@ -40,7 +39,7 @@ def make_config(clients: int, examples: int) -> RunConfig:
             "data": {"name": "synthetic", "options": options, "augment": "crop-flip"},
             "clients": {"count": 100, "per_round": clients},
             "local": {"epochs": 1},
-            "engine": {"device": "cpu"},
+            "engine": {"name": "workers", "workers": workers, "device": "cpu"},
         }
     )
 
@@ -75,20 +74,6 @@ def bare_process(values: dict[str, Any], tasks: "Queue[Any]", done: "Queue[float
         done.put(float(loss.detach()))
 
 
-def nefl_engine(setting: Setting, folder: Path, workers: int) -> WorkersEngine:
-    setting.partition.save(folder / "partition.safetensors")
-    assert setting.dataset.folder is not None
-    return WorkersEngine(
-        setting.config,
-        setting.family,
-        dataset=setting.dataset.folder,
-        input_shape=setting.input_shape,
-        partition=folder / "partition.safetensors",
-        test_examples=setting.test_examples,
-        workers=workers,
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=16)
@@ -96,7 +81,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    config = make_config(given.clients, given.examples)
+    config = make_config(given.clients, given.examples, given.workers)
     tune_process(1)
     setting = prepare(config)
     plan = setting.plan
@@ -109,7 +94,8 @@ def main() -> None:
     for _ in processes:
         done.get(timeout=120)
     with tempfile.TemporaryDirectory() as folder:
-        engine = nefl_engine(setting, Path(folder), given.workers)
+        setting.partition.save(Path(folder) / "partition.safetensors")
+        engine = setting.engine(Path(folder) / "partition.safetensors")
         state = setting.family.initial_state(0)
         list(engine.train(state, [TrainTask(1, c, 1 + c % 5) for c in range(20)]))  # warm
         ratios, bare, nested = [], [], []

@@ -45,7 +45,7 @@ def measure(population: int, cohort: int, workers: int) -> dict[str, float]:
             },
             "clients": {"count": population, "per_round": cohort},
             "local": {"epochs": 1, "batch_size": 2},
-            "engine": {"device": "cpu"},
+            "engine": {"name": "workers", "workers": workers, "device": "cpu"},
         }
     )
     started = time.perf_counter()
@@ -55,17 +55,9 @@ def measure(population: int, cohort: int, workers: int) -> dict[str, float]:
     partition = type(setting.partition)(setting.partition.indices[: 2 * population], offsets)
     path = Path(f"scale-{population}-{cohort}.safetensors")
     partition.save(path)
-    assert setting.dataset.folder is not None
     prepared = time.perf_counter() - started
-    engine = WorkersEngine(
-        config,
-        setting.family,
-        dataset=setting.dataset.folder,
-        input_shape=setting.input_shape,
-        partition=path,
-        test_examples=setting.test_examples,
-        workers=workers,
-    )
+    engine = setting.engine(path)
+    assert isinstance(engine, WorkersEngine)
     try:
         state = setting.family.initial_state(0)
         plan = setting.plan

@@ -5,6 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("nefl", deadline=None)
+settings.load_profile("nefl")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config import config_from
+from nefl.config import EngineConfig, config_from
 from nefl.data import Partition
 from nefl.engines import workers as workers_module
 from nefl.engines.serial import SerialEngine
@@ -33,16 +33,9 @@ from nefl.state import ClientFailure, ClientUpdate, TrainTask
 @contextmanager
 def workers_engine(setting: Setting, folder: Path, count: int) -> Iterator[WorkersEngine]:
     setting.partition.save(folder / "partition.safetensors")
-    assert setting.dataset.folder is not None
-    engine = WorkersEngine(
-        setting.config,
-        setting.family,
-        dataset=setting.dataset.folder,
-        input_shape=setting.input_shape,
-        partition=folder / "partition.safetensors",
-        test_examples=setting.test_examples,
-        workers=count,
-    )
+    config = replace(setting.config, engine=EngineConfig("workers", count, "cpu"))
+    engine = replace(setting, config=config).engine(folder / "partition.safetensors")
+    assert isinstance(engine, WorkersEngine)
     try:
         yield engine
     finally:
@@ -179,23 +172,10 @@ def test_workers_that_keep_dying_stop_the_run(
 def test_a_worker_that_cannot_start_says_why(quick: dict[str, Any], tmp_path: Path) -> None:
     setting = prepare(config_from(quick))
     with workers_engine(setting, tmp_path, 1) as engine:
-        pass
-    (tmp_path / "partition.safetensors").write_bytes(b"nonsense")
-    assert setting.dataset.folder is not None
-    engine = WorkersEngine(
-        setting.config,
-        setting.family,
-        dataset=setting.dataset.folder,
-        input_shape=setting.input_shape,
-        partition=tmp_path / "partition.safetensors",
-        test_examples=10,
-        workers=1,
-    )
-    try:
+        os.kill(engine.pids[0], signal.SIGKILL)
+        (tmp_path / "partition.safetensors").write_bytes(b"nonsense")
         with pytest.raises(RunError, match="could not start: DataError.*partition.safetensors"):
             list(engine.train(setting.family.initial_state(0), [TrainTask(1, 0, 1)]))
-    finally:
-        engine.close()
 
 
 def test_leaving_a_round_early_does_not_spoil_the_next(

@@ -16,7 +16,8 @@ from nefl.methods import make_family
 from nefl.nesting.corners import corner, extract
 from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
-from nefl.server.aggregate import GROUP, SMALL, Aggregate, first_not_finite
+from nefl.server.aggregate import GROUP, Aggregate
+from nefl.server.check import SMALL, first_not_finite
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
 # A spec's width chooses a row of this table: shapes by name; a missing name is a skipped block.
@@ -154,7 +155,7 @@ def families_with_updates(
     return family, picks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn=families_with_updates(), weighted=st.booleans(), seed=st.integers(0, 9))
 def test_brute_force_per_element(
     drawn: tuple[Family, list[tuple[int, int]]], weighted: bool, seed: int

@@ -5,7 +5,7 @@ differ within a tensor (small submodels never reach the outer channels), but the
 the weight that each submodel gathered and the corners' shapes give them when the round ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -17,15 +17,10 @@ from torch import Tensor
 from nefl.errors import UpdateError
 from nefl.nesting.corners import corner
 from nefl.nesting.spec import Family, Layout
+from nefl.server.check import check_update
 from nefl.state import ClientUpdate, ServerState, Tensors
 
 Weighting = Literal["equal", "examples"]
-
-MAX_EXAMPLES = 10**9
-"""No client has more examples than this; a larger claim is a mistake or an attack."""
-
-SMALL = 1 << 16
-"""Elements below which tensors are probed together: the calls would cost more than the work."""
 
 GROUP = 16
 """Updates that are summed in float32 before their sum moves on to float64.
@@ -236,69 +231,3 @@ def _row_coverage(
         coverage[corner(cut)] += weight
     flat = torch.from_numpy(coverage).to(dtype)
     return flat.expand(shape).reshape(-1) if any(cut_axes) else flat.view(1)
-
-
-def check_update(update: ClientUpdate, family: Family, round_number: int) -> None:
-    """Refuse an update that is not exactly what its task asked for.
-
-    Raises:
-        UpdateError: naming the client, the tensor and the reason.
-    """
-    task = update.task
-    who = f"client {task.client}"
-    if task.round_number != round_number:
-        raise UpdateError(
-            f"{who}: update is for round {task.round_number}, this is round {round_number}"
-        )
-    if not 1 <= task.submodel <= len(family):
-        raise UpdateError(f"{who}: submodel {task.submodel}; there are 1 to {len(family)}")
-    examples = update.examples
-    if not isinstance(examples, int) or not 0 < examples <= MAX_EXAMPLES:
-        raise UpdateError(f"{who}: {examples} examples; expected 1 to {MAX_EXAMPLES}")
-    layout = family.layout(task.submodel)
-    if update.trained.keys() != layout.keys():
-        raise UpdateError(f"{who}: {_differing_names(update.trained, layout)}")
-    for name, info in layout.items():
-        tensor = update.trained[name]
-        if tuple(tensor.shape) != info.shape:
-            raise UpdateError(f"{who}: {name} has shape {tuple(tensor.shape)}, not {info.shape}")
-        if tensor.dtype != info.dtype:
-            raise UpdateError(f"{who}: {name} has dtype {tensor.dtype}, not {info.dtype}")
-        if tensor.layout is not torch.strided or tensor.is_meta:
-            raise UpdateError(f"{who}: {name} is not a dense tensor with values")
-    culprit = first_not_finite(update.trained)
-    if culprit is not None:
-        raise UpdateError(f"{who}: {culprit} has values that are not finite")
-
-
-def _differing_names(trained: Tensors, layout: Mapping[str, object]) -> str:
-    missing = [name for name in layout if name not in trained]
-    extra = [name for name in trained if name not in layout]
-    parts = [
-        f"{word} {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}"
-        for word, names in (("lacks", missing), ("has unexpected", extra))
-        if names
-    ]
-    return " and ".join(parts)
-
-
-def first_not_finite(tensors: Tensors) -> str | None:
-    """Return the name of a tensor with an infinite or undefined value, if there is one.
-
-    A finite norm proves that every value is finite, in one quick pass; one that is not may only
-    have overflowed, and then the tensor is looked at closely.
-    """
-    names = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
-    small = [name for name in names if tensors[name].numel() < SMALL]
-    probes: dict[str, Tensor] = {}
-    if small:
-        norms = torch._foreach_norm([tensors[name] for name in small])
-        probes.update(zip(small, norms, strict=True))
-    for name in names:
-        if name not in probes:
-            flat = tensors[name].detach().reshape(-1)
-            probes[name] = torch.dot(flat, flat)
-    if not probes or torch.isfinite(torch.stack([p.float() for p in probes.values()])).all():
-        return None
-    doubtful = (name for name, probe in probes.items() if not torch.isfinite(probe))
-    return next((n for n in doubtful if not torch.isfinite(tensors[n]).all()), None)
