@@ -9,7 +9,10 @@ from nefl.engines.serial import SerialEngine
 from nefl.engines.site import augmentation, pick_device, pick_memory_format
 from nefl.errors import ConfigError
 from nefl.methods import make_family
+from nefl.models.resnet import ResNet
+from nefl.nesting.corners import extract
 from nefl.rounds import run_round
+from nefl.server.evaluate import Chunk
 from nefl.setting import prepare
 
 
@@ -34,6 +37,45 @@ def test_augmentation_is_the_data_sets_unless_told(quick: dict[str, Any]) -> Non
     assert augmentation(config, "somebody's") == "none"
     told = config_from(with_settings(quick, {"data.augment": "none"}))
     assert augmentation(told, "cifar10") == "none"
+
+
+def test_static_norms_are_measured_over_the_training_data(quick: dict[str, Any]) -> None:
+    """The accuracy of HeteroFL must not depend on the order or the size of test batches."""
+    torch.set_num_threads(1)
+    quick = with_settings(quick, {"model.method": "heterofl", "data.augment": "none"})
+    setting = prepare(config_from(quick))
+    state, _ = run_round(
+        setting.family.initial_state(0),
+        setting.plan,
+        SerialEngine(setting.site(), setting.family),
+    )
+    site, tensors = setting.site(), extract(state, setting.family, 3)
+    whole = site.score(Chunk(3, 0, 100), tensors)
+    parts = [site.score(Chunk(3, start, start + 1), tensors) for start in range(100)]
+    assert sum(part.correct for part in parts) == whole.correct
+    assert sum(part.loss for part in parts) == pytest.approx(whole.loss, rel=1e-4)
+    # By hand: the first norm sees the first convolution of every training image.
+    module = setting.family.build(setting.family.specs[2])
+    module.load_state_dict(tensors)
+    assert isinstance(module, ResNet)
+    images = torch.cat(list(site._training_batches()))
+    features = module.conv1(images)
+    measured = site._modules[3].get_submodule("bn1").measured
+    assert isinstance(measured, tuple)
+    torch.testing.assert_close(measured[0], features.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    expected = features.var((0, 2, 3), correction=0)
+    torch.testing.assert_close(measured[1], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_measuring_changes_no_weight_and_no_training(quick: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    setting = prepare(config_from(with_settings(quick, {"model.method": "heterofl"})))
+    state = setting.family.initial_state(0)
+    used = SerialEngine(setting.site(), setting.family)
+    used.evaluate(state, range(1, 6))
+    after, _ = run_round(state, setting.plan, used)
+    fresh, _ = run_round(state, setting.plan, SerialEngine(setting.site(), setting.family))
+    assert state_sha256(after) == state_sha256(fresh)
 
 
 def test_nothing_of_one_client_reaches_the_next(quick: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config import EngineConfig, config_from
+from nefl.config import EngineConfig, config_from, with_settings
 from nefl.data import Partition
 from nefl.engines import workers as workers_module
 from nefl.engines.serial import SerialEngine
@@ -65,9 +65,11 @@ def test_shared_weights_are_the_same_in_every_mapping() -> None:
     os.close(descriptor)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_engines_agree_bit_for_bit(quick: dict[str, Any], tmp_path: Path, count: int) -> None:
-    setting = prepare(config_from(quick))
+@pytest.mark.parametrize(("count", "method"), [(1, "nefl-wd"), (3, "nefl-wd"), (2, "heterofl")])
+def test_engines_agree_bit_for_bit(
+    quick: dict[str, Any], tmp_path: Path, count: int, method: str
+) -> None:
+    setting = prepare(config_from(with_settings(quick, {"model.method": method})))
     plan = setting.plan
     state = setting.family.initial_state(1)
     expected, _ = run_round(state, plan, serial_engine(setting))

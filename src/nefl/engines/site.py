@@ -1,5 +1,7 @@
 """One place where clients train: their data, and a module for each submodel, on one device."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -10,9 +12,10 @@ from nefl.data import ImageDataset, Partition, make_transform, subset
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError
 from nefl.methods import METHODS
+from nefl.nesting.modules import has_static_norms
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.spec import Family
-from nefl.server.evaluate import Chunk, Score, score_chunk
+from nefl.server.evaluate import BATCH, Chunk, Score, measure_norms, score_chunk
 from nefl.state import ClientUpdate, Tensors, TrainTask
 
 NARROW = 64
@@ -101,8 +104,16 @@ class Site:
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""
         model = self._load(chunk.submodel, tensors)
+        if has_static_norms(model):
+            measure_norms(model, self._training_batches(), self._how.memory_format)
         images, labels = self._test.take(self._test_rows[chunk.start : chunk.stop])
         return score_chunk(model, images, labels, self._test_transform, self._how.memory_format)
+
+    def _training_batches(self) -> Iterator[Tensor]:
+        """Yield all clients' examples as inputs, without augmentation, in a fixed order."""
+        rows = np.sort(self._partition.indices)
+        for part in np.array_split(rows, -(-len(rows) // BATCH)):
+            yield self._test_transform(self._train.take(part)[0], None)
 
     def _load(self, submodel: int, tensors: Tensors) -> nn.Module:
         module = self._modules.get(submodel)

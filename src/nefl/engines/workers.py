@@ -116,7 +116,7 @@ class WorkersEngine:
             RunError: if a piece of the work fails; there is nothing to average around it.
         """
         self._weights.write(state)
-        chunks = make_chunks(submodels, self._test_examples)
+        chunks = make_chunks(self._family, submodels, self._test_examples)
         jobs = [{"score": [c.submodel, c.start, c.stop]} for c in chunks]
         scores = []
         for chunk, reply in zip(chunks, self._carry_out(jobs), strict=True):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from nefl.nesting.modules import Exit, StepSize
+from nefl.nesting.modules import Exit, StaticBatchNorm2d, StepSize
 from nefl.nesting.spec import SubmodelSpec, kept_channels
 
 Norm = Literal["tracked", "static"]
@@ -43,7 +43,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.
 
 
 def _batch_norm(channels: int, norm: Norm) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, track_running_stats=norm == "tracked")
+    return nn.BatchNorm2d(channels) if norm == "tracked" else StaticBatchNorm2d(channels)
 
 
 class Shortcut(nn.Module):

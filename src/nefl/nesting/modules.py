@@ -1,7 +1,11 @@
 """Modules whose class tells the family what their tensors are for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 BatchNorm = _BatchNorm
@@ -31,6 +35,58 @@ class StepSize(nn.Module):
     def extra_repr(self) -> str:
         """Show the initial value and whether it is learned."""
         return f"initial={self.initial}, learned={self.value is not None}"
+
+
+class StaticBatchNorm2d(nn.BatchNorm2d):
+    """A batch norm without running statistics (HeteroFL's).
+
+    It normalises every batch by its own mean and variance. For evaluation they are measured over
+    many batches first: see `measuring_norms`. What was measured is not part of the weights.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, track_running_stats=False)
+        self.measured: tuple[Tensor, Tensor] | None = None
+        self.sums: list[Tensor] | None = None  # examples × pixels, values, squares
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise; take note of the batch while measuring."""
+        if self.sums is not None:
+            wide = x.detach().double()
+            count = torch.tensor(float(x.numel() // x.shape[1]), device=x.device)
+            for total, more in zip(
+                self.sums, (count, wide.sum((0, 2, 3)), wide.square().sum((0, 2, 3))), strict=True
+            ):
+                total += more
+        elif self.measured is not None and not self.training:
+            mean, variance = self.measured
+            return functional.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
+def has_static_norms(module: nn.Module) -> bool:
+    """Whether a module has norms that must be measured before it is evaluated."""
+    return any(isinstance(child, StaticBatchNorm2d) for child in module.modules())
+
+
+@contextmanager
+def measuring_norms(module: nn.Module) -> Iterator[None]:
+    """Measure static norms over all that the module is given meanwhile, in evaluation mode."""
+    norms = [child for child in module.modules() if isinstance(child, StaticBatchNorm2d)]
+    sums = []
+    for norm in norms:
+        zeros = torch.zeros(norm.num_features, dtype=torch.float64, device=norm.weight.device)
+        norm.sums = [zeros.sum(), zeros.clone(), zeros.clone()]
+        sums.append(norm.sums)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.sums = None
+    for norm, (count, values, squares) in zip(norms, sums, strict=True):
+        mean = values / count
+        variance = (squares / count - mean.square()).clamp(min=0)
+        norm.measured = mean.to(norm.weight.dtype), variance.to(norm.weight.dtype)
 
 
 class Exit(nn.Module):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nefl.nesting.modules import has_static_norms, measuring_norms
+from nefl.nesting.spec import Family
 from nefl.state import Evaluation
 
 CHUNK = 1000
@@ -35,15 +37,30 @@ class Score:
     loss: float
 
 
-def make_chunks(submodels: Iterable[int], examples: int) -> list[Chunk]:
-    """Cut the evaluation of submodels into pieces, the largest submodels first."""
-    pieces = -(-examples // CHUNK)
+def make_chunks(family: Family, submodels: Iterable[int], examples: int) -> list[Chunk]:
+    """Cut the evaluation of submodels into pieces, the largest submodels first.
+
+    Static norms are measured before a submodel is scored: it is then scored in one piece, so that
+    this is done once.
+    """
+    static = has_static_norms(family.meta_module(len(family)))
+    pieces = 1 if static else -(-examples // CHUNK)
     edges = [examples * piece // pieces for piece in range(pieces + 1)]
     return [
         Chunk(submodel, start, stop)
         for submodel in sorted(submodels, reverse=True)
         for start, stop in pairwise(edges)
     ]
+
+
+def measure_norms(
+    model: nn.Module, batches: Iterable[Tensor], memory_format: torch.memory_format
+) -> None:
+    """Let static norms take their statistics from batches of inputs."""
+    model.eval()
+    with torch.inference_mode(), measuring_norms(model):
+        for batch in batches:
+            model(batch.contiguous(memory_format=memory_format))
 
 
 def score_chunk(
