@@ -15,17 +15,22 @@ test: setup lint types unit
 
 setup: $(VENV)/.ready
 
-# A torch that the interpreter already has (a CUDA build, say) is used as it is and its pin is
-# dropped; otherwise the pinned version goes in first and alone, so that no range can pull another.
+# A torch that the interpreter already has (a CUDA build, say) is used as it is, whatever its
+# version: a .pth file shows the new environment where it lies, and its pin is dropped. Otherwise
+# the pinned version goes in first and alone, so that no range can pull another.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+FIND_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@if $(PYTHON) -c 'import torch' 2>/dev/null; then site=--system-site-packages; fi; \
-	  $(PYTHON) -m venv $$site $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=24.2'
+	$(PYTHON) -m venv $(VENV)
+	@found=$$($(PYTHON) -c '$(FIND_TORCH)' 2>/dev/null) && \
+	  echo "$$found" > "$$($(BIN)/python -c '$(SITE)')/existing-torch.pth" || true
+	$(PIP) --upgrade 'pip>=24.2'
 	@if $(BIN)/python -c 'import torch' 2>/dev/null; \
 	  then grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt; \
-	  else cp constraints.txt $(VENV)/constraints.txt; \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -c constraints.txt; fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]' -c $(VENV)/constraints.txt
+	  else cp constraints.txt $(VENV)/constraints.txt && $(PIP) '$(TORCH)' -c constraints.txt; fi
+	$(PIP) -e '.[all,dev]' -c $(VENV)/constraints.txt
 	@touch $@
 
 format: setup

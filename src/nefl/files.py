@@ -20,6 +20,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(beside)
+        beside.chmod(0o666 & ~_umask())  # safetensors would keep others of a group from reading
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(path)
@@ -33,6 +34,12 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)  # there is no way to ask without setting it
+    os.umask(mask)
+    return mask
 
 
 def _reason(error: Exception) -> str:
