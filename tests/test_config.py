@@ -67,6 +67,7 @@ def test_a_config_survives_json() -> None:
         ({"server": {"keep": 0}}, "server.keep"),
         ({"engine": {"workers": -1}}, "engine.workers"),
         ({"engine": {"name": "spark"}}, "engine.name is 'spark'"),
+        ({"engine": {"name": "serial", "workers": 2}}, "the serial engine has none"),
     ],
 )
 def test_wrong_settings_are_named(values: dict[str, Any], words: str) -> None:

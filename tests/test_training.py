@@ -241,9 +241,7 @@ def test_kills_at_random_moments_change_nothing(
     quick: dict[str, Any], tmp_path: Path, engine: str
 ) -> None:
     """SIGKILL whenever it pleases, also while a checkpoint is written; then go on."""
-    quick = with_settings(
-        quick, {"rounds": 30, "engine.name": engine, "engine.workers": 2, "server.keep": 1}
-    )
+    quick = with_settings(quick, {"rounds": 30, "engine.name": engine, "server.keep": 1})
     straight = train(quick, tmp_path / "straight").summary
     moments = random.Random(engine)
     run = tmp_path / "run"
@@ -353,7 +351,7 @@ def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_which_engine_is_taken() -> None:
-    assert count_workers(EngineConfig("serial", 4, "cpu"), 10) == 0
+    assert count_workers(EngineConfig("serial", 0, "cpu"), 10) == 0
     assert count_workers(EngineConfig("workers", 1, "cpu"), 10) == 1
     assert count_workers(EngineConfig("auto", 3, "cpu"), 10) == 3
     assert count_workers(EngineConfig("auto", 1, "cpu"), 10) == 0

@@ -275,6 +275,10 @@ class EngineConfig(_Part):
         """Refuse numbers of processes that cannot be started."""
         _require(0 <= self.workers <= 1024, f"engine.workers is {self.workers}: give 0 to 1024")
         _require(1 <= self.threads <= 1024, f"engine.threads is {self.threads}: give 1 to 1024")
+        _require(
+            self.name != "serial" or not self.workers,
+            f"engine.workers is {self.workers}: the serial engine has none; leave it out",
+        )
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,8 @@ def with_engine(
     changes = {key: value for key, value in flags.items() if value is not None}
     if not changes:
         return None
+    if name == "serial":
+        changes.setdefault("workers", 0)  # those of the engine before do not count
     settings = RunConfig(engine=config).to_dict()
     settings["engine"] |= changes
     return config_from(settings, "flags").engine
