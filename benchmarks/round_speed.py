@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from nefl import TrainTask
 from nefl.client import make_optimiser
-from nefl.config import RunConfig, config_from
+from nefl.config import RunConfig
+from nefl.config_reading import config_from
 from nefl.data import make_transform
 from nefl.engines.site import augmentation
 from nefl.engines.tuning import tune_process

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nefl.config import config_from
+from nefl.config_reading import config_from
 from nefl.engines.workers import WorkersEngine
 from nefl.rounds import run_round
 from nefl.setting import prepare

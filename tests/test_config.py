@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from nefl.config import (
-    RunConfig,
-    ScheduleConfig,
-    config_from,
-    parse_setting,
-    read_config,
-    with_settings,
-)
+from nefl.config import RunConfig, ScheduleConfig
+from nefl.config_reading import config_from, parse_setting, read_config, with_settings
 from nefl.errors import ConfigError
 from nefl.recipes import load_recipe, recipe_names, recipe_values
 from nefl.schedule import learning_rate

@@ -15,6 +15,7 @@ RANK = {
     "references": 1,
     "state": 1,
     "config": 1,
+    "config_reading": 2,
     "nesting": 2,
     "artifacts": 3,
     "models": 3,
@@ -33,8 +34,7 @@ RANK = {
     "__init__": 10,
     "__main__": 11,
 }
-SAME_RANK_ALLOWED = {("nesting", "nesting"), ("config", "state")}
-ARTIFACTS_SEE = {"errors", "files", "state", "config", "nesting", "artifacts"}
+ARTIFACTS_SEE = {"errors", "files", "state", "config", "config_reading", "nesting"}
 
 
 def part_of(module: str) -> str:

@@ -17,7 +17,8 @@ import torch
 
 import nefl
 from nefl.artifacts.runfolder import RunFolder, read_log
-from nefl.config import EngineConfig, LocalConfig, RunConfig, config_from, with_settings
+from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.rounds import RoundReport, run_training
 from nefl.setting import count_workers, prepare

@@ -14,7 +14,8 @@ import torch
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.runfolder import RunFolder, stored_config
 from nefl.artifacts.summary import summarise
-from nefl.config import EngineConfig, RunConfig, config_from
+from nefl.config import EngineConfig, RunConfig
+from nefl.config_reading import config_from
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import pick_device
 from nefl.engines.tuning import tuned_process

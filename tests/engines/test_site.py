@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config import config_from, with_settings
+from nefl.config_reading import config_from, with_settings
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import augmentation, pick_device, pick_memory_format
 from nefl.errors import ConfigError

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config import EngineConfig, config_from, with_settings
+from nefl.config import EngineConfig
+from nefl.config_reading import config_from, with_settings
 from nefl.data import Partition
 from nefl.engines import workers as workers_module
 from nefl.engines.serial import SerialEngine

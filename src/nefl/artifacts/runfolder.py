@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from nefl.artifacts.checkpoint import load_state, save_state
-from nefl.config import RunConfig, config_from, read_config
+from nefl.config import RunConfig
+from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.files import write_atomically
 from nefl.nesting.spec import Family

@@ -21,7 +21,8 @@ from nefl.artifacts.runfolder import stored_config, to_json
 from nefl.cli.profile import console_for_tables, show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
-from nefl.config import EngineConfig, RunConfig, config_from, parse_setting, with_settings
+from nefl.config import EngineConfig, RunConfig
+from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import load_recipe, recipe_names, recipe_values
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_accuracy

@@ -4,7 +4,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from nefl.config import RunConfig, config_from, read_config
+from nefl.config import RunConfig
+from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError
 
 _FOLDER = Path(str(resources.files(__name__)))

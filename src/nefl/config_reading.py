@@ -1,0 +1,104 @@
+"""From TOML, JSON and flags to a checked configuration."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from nefl.config import DeviceConfig, RunConfig
+from nefl.errors import ConfigError
+
+_ADAPTER = TypeAdapter(RunConfig)
+
+
+def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
+    """Build and check a configuration.
+
+    Args:
+        values: nested settings; what is left out has its default.
+        source: where they come from, for the error message.
+
+    Raises:
+        ConfigError: naming the first wrong setting and the remedy.
+    """
+    try:
+        return _ADAPTER.validate_python(dict(values))
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(error)}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = _keys_beside(first["loc"])
+        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        return f"{key} is not a setting; {hint}"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    return f"{key} is {first['input']!r}: {first['msg']}"
+
+
+def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
+    part: Any = RunConfig()
+    for key in place[:-1]:
+        inner = getattr(part, str(key), None)
+        if not is_dataclass(inner):
+            return [f.name for f in fields(DeviceConfig)] if "devices" in place else []
+        part = inner
+    return [f.name for f in fields(part)]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read settings from a TOML or JSON file.
+
+    Raises:
+        ConfigError: if the file is missing or is neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not valid {path.suffix[1:] or 'TOML'} ({error})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a table of settings")
+    return values
+
+
+def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with some replaced, given by dotted keys such as `local.epochs`."""
+    result: dict[str, Any] = deepcopy(dict(values))
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        place = result
+        for part in path:
+            inner = place.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{key} is not a setting; {part} holds a value, not a table")
+            place = inner
+        place[last] = value
+    return result
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Read `key=value`; the value is TOML where it can be, otherwise the text itself.
+
+    Raises:
+        ConfigError: if there is no key.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"{text!r}: give key=value, as in local.epochs=1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):
+        return key.strip(), value.strip()
