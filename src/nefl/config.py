@@ -278,6 +278,21 @@ class EngineConfig(_Part):
 
 
 @dataclass(frozen=True)
+class PublishedConfig(_Part):
+    """What others reported for this run, to set beside what comes out of it.
+
+    Attributes:
+        worst: top-1 accuracy of the smallest submodel, in percent as printed.
+        average: mean top-1 accuracy of all submodels, likewise.
+        source: where it stands, such as a table of the paper.
+    """
+
+    worst: float | None = None
+    average: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class RunConfig(_Part):
     """A complete run.
 
@@ -298,6 +313,7 @@ class RunConfig(_Part):
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    published: PublishedConfig = field(default_factory=PublishedConfig)
 
     def __post_init__(self) -> None:
         """Refuse runs without end or beginning."""
