@@ -1,11 +1,14 @@
 """What all tests share: a cache of their own, so that no test sees or changes the user's."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from playwright.sync_api import Browser, sync_playwright
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("nefl", deadline=None)
@@ -40,3 +43,26 @@ def cifar10() -> Path:
     if not path.is_dir():
         pytest.skip("needs CIFAR-10 as parquet files; set NEFL_TEST_CIFAR10 to its folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium, where one is installed; nothing it does may leave the machine."""
+    path = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+    )
+    if not path:
+        pytest.skip("needs Chromium: install it (Debian: apt-get install chromium)")
+    quiet = (
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    )
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, headless=True, args=quiet)
+        yield found
+        found.close()
