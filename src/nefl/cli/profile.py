@@ -21,6 +21,8 @@ from nefl.nesting.coverage import (
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
+from nefl.report.numbers import show_bytes as show_bytes
+from nefl.report.numbers import show_count as show_count
 
 MAX_BATCH = 1_000_000
 PIPE_WIDTH = 160
@@ -163,20 +165,3 @@ def _show_stage(stage: tuple[float, ...]) -> str:
     leading = all(stage[:kept])
     largest = "" if max(stage) <= 1 else f"≤{max(stage):g}"
     return f"{kept}/{len(stage)}{'' if leading else '*'}{largest}"
-
-
-def show_count(count: float) -> str:
-    """Write a large number for people, as in 6.711M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if count >= size:
-            return f"{count / size:.{3 if count < 100 * size else 1}f}{unit}"
-    return f"{count:.0f}"
-
-
-def show_bytes(count: float) -> str:
-    """Write a number of bytes for people, as in 8.5 MiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
