@@ -49,7 +49,8 @@ class Spread:
     @property
     def spread(self) -> float:
         """The standard deviation over runs, with n - 1."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+        known = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if known else math.nan
 
 
 @dataclass(frozen=True)

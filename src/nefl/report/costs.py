@@ -55,9 +55,10 @@ def costs_of(run: Run) -> Costs:
         return Costs(unknown="its settings are of another version")
     if is_reference(config.model.name):
         # A folder that came from elsewhere must not make this program import anything.
-        return Costs(unknown=f"{config.model.name} is a model of the user's own")
+        noted = run.facts.submodels if run.facts else ()
+        return Costs(noted, unknown=f"{config.model.name} is a model of the user's own")
     try:
-        classes, shape = _input_of(config)
+        classes, shape = _input_of(run, config)
         local = config.local
         costs = _costs(config.model, classes, shape, local.batch_size, optimiser_copies(local))
     except NeflError as error:
@@ -75,7 +76,9 @@ def _costs(
     return Costs(tuple(profile_family(family, shape, batch, copies)), family)
 
 
-def _input_of(config: RunConfig) -> tuple[int, tuple[int, int, int]]:
+def _input_of(run: Run, config: RunConfig) -> tuple[int, tuple[int, int, int]]:
+    if run.facts is not None:
+        return len(run.facts.class_names), run.facts.input_shape
     known = DATASETS.get(config.data.name)
     if known is None:
         raise NeflError(f"{config.data.name}: its shape and classes are not known")

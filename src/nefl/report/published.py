@@ -34,9 +34,9 @@ def published_for(run: Run) -> Published | None:
 
 
 @lru_cache(maxsize=1)
-def _recipes_with_figures() -> list[dict[str, Any]]:
+def _recipes_with_figures() -> tuple[dict[str, Any], ...]:
     found = (flatten(load_recipe(name).to_dict()) for name in recipe_names())
-    return [settings for settings in found if _figures(settings) is not None]
+    return tuple(settings for settings in found if _figures(settings) is not None)
 
 
 def _figures(settings: Mapping[str, Any]) -> Published | None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nefl.artifacts.facts import Facts, read_facts
 from nefl.artifacts.runfolder import CONFIG, IDENTITY, LOCK, METRICS, read_log
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
 
+VERSIONS = ("nefl", "torch", "numpy", "python", "machine")
 Status = Literal["finished", "running", "unfinished", "failed", "empty"]
 
 
@@ -35,6 +37,7 @@ class Run:
         status: how far it came.
         stopped: why it ended early, where the log says so.
         versions: versions of what it was started with, by name.
+        facts: what it was made of, where the folder notes it.
         fingerprint: the checksum of its family's layout, empty where the folder has none.
         problems: what could not be read, for people.
     """
@@ -48,6 +51,7 @@ class Run:
     status: Status
     stopped: str
     versions: Mapping[str, str]
+    facts: Facts | None
     fingerprint: str
     problems: tuple[str, ...]
 
@@ -153,7 +157,8 @@ def read_run(path: Path) -> Run:
         repeated=repeated,
         status=_status(path, settings, rounds, repeated, stopped),
         stopped=stopped,
-        versions={k: str(start[k]) for k in ("nefl", "torch", "numpy", "python") if k in start},
+        versions={k: str(start[k]) for k in VERSIONS if k in start},
+        facts=read_facts(path),
         fingerprint=_fingerprint(path),
         problems=tuple(problems),
     )
