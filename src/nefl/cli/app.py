@@ -8,6 +8,7 @@ from rich.console import Console
 from nefl.cli.compare import compare
 from nefl.cli.plot import plot
 from nefl.cli.profile import profile
+from nefl.cli.report import report
 from nefl.cli.train import evaluate, partition, recipes, resume, train
 from nefl.errors import NeflError
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, partition, recipes, profile, compare, plot):
+for command in (train, resume, evaluate, partition, recipes, profile, compare, plot, report):
     app.command()(command)
 
 

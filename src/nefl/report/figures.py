@@ -246,7 +246,7 @@ def _by_place(told: Sequence[Told], place: str, value: str, records: list[Any]) 
             "x": {
                 "field": place,
                 "type": "nominal",
-                "sort": list(dict.fromkeys(record[place] for record in records)),
+                "sort": _in_order(records, place),
                 "axis": {"title": place, "labelAngle": -60, "labelOverlap": True},
             },
             "y": {"field": value, "type": "quantitative", "scale": {"zero": False}},
@@ -258,6 +258,12 @@ def _by_place(told: Sequence[Told], place: str, value: str, records: list[Any]) 
         return {**base, **inner, "width": "container"}
     facet = {"field": "run", "type": "nominal", "title": None, "sort": _runs(told)}
     return {**base, "facet": facet, "columns": 3, "spec": {**inner, "width": PANEL}}
+
+
+def _in_order(records: Sequence[Mapping[str, Any]], place: str) -> list[str]:
+    """Return places in the order of the largest submodel, which has most of them."""
+    by_size = sorted(records, key=lambda record: -int(record["submodel"]))
+    return list(dict.fromkeys(str(record[place]) for record in by_size))
 
 
 def steps(told: Sequence[Told]) -> Figure:

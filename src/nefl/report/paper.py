@@ -97,7 +97,10 @@ def toy_ode() -> Figure:
             },
         },
     }
-    about = "How the number of steps and their sizes change what a solver makes of 0.1t + sin 0.2t + cos 0.3t."
+    about = (
+        "How the number of steps and their sizes change what a solver makes of "
+        "0.1t + sin 0.2t + cos 0.3t."
+    )
     return Figure("toy-ode", "Toy example of an ODE solver", about, spec, records)
 
 
@@ -111,11 +114,13 @@ def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
         title: what the setting is called.
     """
     rows = [row for section in compare(runs).sections for row in section.rows]
+    others = [k for k in ("data.name", "partition.kind", "model.name") if k != key]
+    others = [k for k in others if len({str(run.settings[k]) for run in runs}) > 1]
     records = [
         record
         for row in rows
         for measure in ("average", "worst")
-        for record in _point(row, measure, key)
+        for record in _point(row, measure, key, others)
     ]
     numeric = all(isinstance(record["setting"], int | float) for record in records)
     spec: Spec = {
@@ -159,14 +164,15 @@ def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
     return Figure(name, f"Accuracy by {title}", about, spec, records)
 
 
-def _point(row: Row, measure: str, key: str) -> list[dict[str, Any]]:
+def _point(row: Row, measure: str, key: str, others: Sequence[str]) -> list[dict[str, Any]]:
+    beside = [str(row.runs[0].settings[other]) for other in others]
     found = row.measures[measure]
     if not math.isfinite(found.mean):
         return []
     spread = found.spread if math.isfinite(found.spread) else 0.0
     return [
         {
-            "method": row.runs[0].method,
+            "method": ", ".join((row.runs[0].method, *beside)),
             "measure": measure,
             "setting": row.runs[0].settings[key],
             "accuracy": round(100 * found.mean, 2),
