@@ -10,6 +10,7 @@ from nefl.cli.plot import plot
 from nefl.cli.profile import profile
 from nefl.cli.report import report
 from nefl.cli.train import evaluate, partition, recipes, resume, train
+from nefl.cli.watch import watch
 from nefl.errors import NeflError
 
 EXIT_BAD_INPUT = 2
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, partition, recipes, profile, compare, plot, report):
+for command in (train, resume, evaluate, partition, recipes, profile, compare, plot, report, watch):
     app.command()(command)
 
 

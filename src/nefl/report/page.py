@@ -18,7 +18,7 @@ from nefl.report.content import make_content, script_json
 from nefl.report.datasets import Told
 from nefl.report.figures import by_name
 from nefl.report.runs import Run
-from nefl.report.summary import failures_of, problems_of, summary_of
+from nefl.report.summary import abouts_of, failures_of, problems_of, summary_of
 from nefl.report.tables import footnotes, grids
 from nefl.report.vega import Figure, browser_library
 
@@ -115,6 +115,7 @@ def _values(runs: Sequence[Run], refused: Sequence[str], watched: str) -> dict[s
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "live": bool(watched),
         "runs": [summary_of(each) for each in told],
+        "abouts": abouts_of(runs),
         "problems": [*problems_of(runs), *(f"left out: {reason}" for reason in refused)],
         "grids": grids(comparison) if comparison else [],
         "footnotes": footnotes(comparison) if comparison else [],

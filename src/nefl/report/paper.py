@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 
 from nefl.report.comparison import Row, compare
 from nefl.report.runs import Run
@@ -41,6 +40,8 @@ def improved_euler(times: Points) -> Points:
 
 def optimised_times(steps: int = COARSE_STEPS) -> Points:
     """Return the times of so many Euler steps whose sizes leave the least squared error."""
+    from scipy.optimize import minimize  # late: no other command needs to wait for it
+
     fine = np.linspace(0, END, 301)
 
     def times(free: Points) -> Points:

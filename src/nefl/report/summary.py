@@ -27,7 +27,6 @@ def summary_of(each: Told) -> dict[str, Any]:
         "name": run.name,
         "status": run.status,
         "progress": run.progress,
-        "about": str(settings["about"]),
         "model": f"{settings['model.name']}, {run.method}",
         "data": f"{settings['data.name']}, {_partition(run)}",
         "clients": f"{settings['clients.per_round']} of {settings['clients.count']}",
@@ -61,6 +60,17 @@ def _changed(run: Run) -> str:
     return ", ".join(f"{key} = {value}" for key, value in changed.items()) or "none"
 
 
+def abouts_of(runs: Sequence[Run]) -> list[str]:
+    """Return what the runs are about, each text once, with the runs that share it."""
+    texts: dict[str, list[str]] = {}
+    for run in runs:
+        texts.setdefault(str(run.settings["about"]), []).append(run.name)
+    texts.pop("", None)
+    if len(texts) == 1 and len(runs) == len(next(iter(texts.values()))):
+        return list(texts)
+    return [f"{', '.join(names)}: {text}" for text, names in texts.items()]
+
+
 def problems_of(runs: Sequence[Run]) -> list[str]:
     """Return what a reader must know before trusting the figures."""
     told = []
@@ -85,9 +95,7 @@ def failures_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
         )
         for failure in failures
     ]
-    found = [
-        {"run": name, "round": number, **asdict(failure)} for name, number, failure in listed
-    ]
+    found = [{"run": name, "round": number, **asdict(failure)} for name, number, failure in listed]
     repeated = [(run.name, attempt) for run in runs for attempt in run.repeated]
     line = f"{len(found)} updates failed or were refused"
     if len(found) > MOST_FAILURES:
