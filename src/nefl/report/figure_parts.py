@@ -12,6 +12,7 @@ ONLY_SHOWN = {"filter": "indexof(shown, datum.run) >= 0"}
 
 
 def run_names(told: Sequence[Told]) -> list[str]:
+    """Return the runs' names in order."""
     return [each.run.name for each in told]
 
 
@@ -21,6 +22,7 @@ def shown(told: Sequence[Told]) -> Spec:
 
 
 def run_colour(told: Sequence[Told]) -> Spec:
+    """A colour for each run."""
     return {
         "field": "run",
         "type": "nominal",
@@ -77,5 +79,6 @@ def lines(layers: Spec, encoding: Spec, tooltip: list[Spec]) -> Spec:
 
 
 def tip(field: str, form: str = "") -> Spec:
+    """A line of what is shown under the pointer; with a number's format if it is one."""
     kind = {"type": "quantitative", "format": form} if form else {"type": "nominal"}
     return {"field": field, **kind}
