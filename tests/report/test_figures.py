@@ -13,7 +13,15 @@ from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.profile import profile_family
-from nefl.report.datasets import Told, coverage_records, norm_records, step_records, tier_records
+from nefl.report.datasets import (
+    Told,
+    accuracy_records,
+    coverage_records,
+    norm_records,
+    step_records,
+    submodel_records,
+    tier_records,
+)
 from nefl.report.family import family_figure
 from nefl.report.figures import FIGURES
 from nefl.report.paper import by_clients, euler, improved_euler, optimised_times, toy_ode, truth
@@ -112,6 +120,14 @@ def test_results_by_number_of_clients(make_run: MakeRun) -> None:
         (50, "average"): 60,
         (50, "worst"): 50,
     }
+
+
+def test_long_lines_are_thinned_and_keep_their_end(make_run: MakeRun) -> None:
+    told = [Told(read_run(make_run("long", [[0.1] * 5] * 1001)))]
+    records = submodel_records(told)
+    assert len(records) <= 4000
+    assert records[-1]["round"] == 1001
+    assert len(accuracy_records(told)) == 1001
 
 
 def test_a_family_shows_kept_and_skipped_blocks() -> None:

@@ -38,7 +38,7 @@ def curves(told: Sequence[Told]) -> Figure:
             [tip("submodel"), tip("round", "d"), tip("accuracy", ".2f")],
         )
         about = "Test accuracy of each submodel by round; 1 is the smallest."
-        return Figure("curves", "Accuracy by round", about, spec, submodel_records(told))
+        return Figure("curves", "Accuracy of each submodel", about, spec, submodel_records(told))
     spec = lines(
         {
             "params": [shown(told), {"name": "measure", "value": "average"}],
@@ -57,7 +57,7 @@ def curves(told: Sequence[Told]) -> Figure:
         [tip("run"), tip("round", "d"), tip("accuracy", ".2f")],
     )
     about = "Test accuracy by round, a line for each run: the average over its submodels."
-    return Figure("curves", "Accuracy by round", about, spec, accuracy_records(told))
+    return Figure("curves", "Accuracy of each run", about, spec, accuracy_records(told))
 
 
 def extremes(told: Sequence[Told]) -> Figure:
@@ -153,6 +153,7 @@ def cost(kind: str, title: str, unit: str) -> Callable[[Sequence[Told]], Figure]
                 },
                 "order": {"field": kind, "type": "quantitative"},
                 "color": run_colour(told),
+                "strokeDash": run_dash(told),
                 "tooltip": tips,
             },
         }

@@ -22,6 +22,7 @@ from nefl.report.costs import (
     costs_of,
     trained_totals,
 )
+from nefl.report.entries import RoundEntry
 from nefl.report.runs import Run, mean
 from nefl.report.weights import OfSubmodel, l1_norms, newest_state, step_sizes
 from nefl.server.cohort import tier_of
@@ -29,6 +30,8 @@ from nefl.server.devices import Fleet
 
 Record = dict[str, Any]
 MAX_CLIENTS_DRAWN = 200
+MAX_POINTS = 4000
+"""Points of the lines of one figure; more would be slow to draw and no better to see."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +86,14 @@ def accuracy_records(told: Sequence[Told]) -> list[Record]:
             **{f"submodel {k}": _percent(a) for k, a in enumerate(entry.accuracy, start=1)},
         }
         for each in told
-        for entry in each.run.evaluated
+        for entry in thinned(each.run.evaluated, len(told))
     ]
+
+
+def thinned(entries: Sequence[RoundEntry], lines: int) -> list[RoundEntry]:
+    """Leave out rounds evenly where lines have more points than can be seen; the last one stays."""
+    step = math.ceil(len(entries) * lines / MAX_POINTS)
+    return [e for n, e in enumerate(entries, start=1) if n == len(entries) or n % step == 0]
 
 
 def submodel_records(told: Sequence[Told]) -> list[Record]:
@@ -98,7 +107,7 @@ def submodel_records(told: Sequence[Told]) -> list[Record]:
             "accuracy": _percent(accuracy),
         }
         for each in told
-        for entry in each.run.evaluated
+        for entry in thinned(each.run.evaluated, len(told) * len(each.run.accuracy))
         for k, accuracy in enumerate(entry.accuracy, start=1)
     ]
 
@@ -119,7 +128,7 @@ def round_records(told: Sequence[Told]) -> list[Record]:
             "failures": len(entry.failures),
         }
         for each in told
-        for entry in each.run.rounds
+        for entry in thinned(each.run.rounds, len(told))
     ]
 
 

@@ -61,15 +61,30 @@
     chart.dataset.ready = "yes";
   }
 
+  const near = (chart) => {
+    const { top, bottom } = chart.getBoundingClientRect();
+    return bottom > -window.innerHeight && top < 2 * window.innerHeight;
+  };
+  const nearFirst = (list) => [...list.filter(near), ...list.filter((chart) => !near(chart))];
+
+  // What is in sight answers first; a switch that moves again starts over.
+  let telling = 0;
+  async function tellAll() {
+    const mine = ++telling;
+    for (const chart of nearFirst([...views.keys()])) {
+      if (mine !== telling) return;
+      await tell(views.get(chart));
+      await new Promise((go) => soon(go));
+    }
+  }
+
   const charts = () => [...document.querySelectorAll(".chart[data-figure]")];
   const soon = window.requestIdleCallback ?? ((f) => setTimeout(f, 30));
 
   // What is in sight is drawn first; the rest follows, so that printing finds all of it.
   async function drawAll() {
     document.body.classList.toggle("dark-charts", dark.matches);
-    const near = (c) => c.getBoundingClientRect().top < 2 * window.innerHeight;
-    const order = [...charts().filter(near), ...charts().filter((c) => !near(c))];
-    for (const chart of order) {
+    for (const chart of nearFirst(charts())) {
       await new Promise((go) => soon(go));
       await draw(chart);
     }
@@ -135,8 +150,8 @@
       for (const box of document.querySelectorAll("input[data-run]")) box.checked = event.target.checked;
     }
     if (event.target.matches("input, select")) {
-      for (const view of views.values()) tell(view);
       pick();
+      tellAll();
     }
   });
   document.addEventListener("input", (event) => { if (event.target.id === "budget") pick(); });

@@ -30,7 +30,7 @@ def summary_of(each: Told) -> dict[str, Any]:
         "model": f"{settings['model.name']}, {run.method}",
         "data": f"{settings['data.name']}, {_partition(run)}",
         "clients": f"{settings['clients.per_round']} of {settings['clients.count']}",
-        "rounds": f"{run.last_round} of {run.planned}",
+        "rounds": run.last_round,
         "seed": run.seed,
         "worst": show_percent(accuracy[0] if accuracy else None),
         "average": show_percent(mean(accuracy)),
