@@ -100,6 +100,7 @@ def test_families_of_unequal_number_are_noted(make_run: MakeRun) -> None:
     one = make_run("one", [[0.4]], settings={"model.method": "fedavg"})
     comparison = compare(read_runs([five, one])[0])
     assert any("numbers of submodels differ" in note for note in comparison.notes)
+    assert comparison.sections[0].best("worst") == 0.1  # one model alone is no family's worst
 
 
 def test_rounds_to_a_target_count_the_runs_that_reach_it(make_run: MakeRun) -> None:

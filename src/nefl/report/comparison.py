@@ -74,6 +74,11 @@ class Row:
     to_target: Mapping[float, Spread]
     published: Published | None = None
 
+    @property
+    def submodels(self) -> int:
+        """How many submodels were measured."""
+        return len(self.runs[0].accuracy)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -82,9 +87,16 @@ class Section:
     title: str
     rows: tuple[Row, ...]
 
+    def competes(self, row: Row) -> bool:
+        """Whether a row may be the best: finished, and with as many submodels as any other.
+
+        The only model of FedAvg is its worst, average and best; nested families do more than that.
+        """
+        return row.finished and row.submodels == max(other.submodels for other in self.rows)
+
     def best(self, measure: str) -> float:
-        """Return the best mean of a measure among finished rows, as it is printed."""
-        found = [shown(row.measures[measure].mean) for row in self.rows if row.finished]
+        """Return the best mean of a measure among rows that compete, as it is printed."""
+        found = [shown(row.measures[measure].mean) for row in self.rows if self.competes(row)]
         return max((value for value in found if math.isfinite(value)), default=math.nan)
 
     def fastest(self, target: float) -> float:
@@ -92,7 +104,7 @@ class Section:
         found = [
             row.to_target[target].mean
             for row in self.rows
-            if row.finished and len(row.to_target[target].values) == len(row.runs)
+            if self.competes(row) and len(row.to_target[target].values) == len(row.runs)
         ]
         return min((value for value in found if math.isfinite(value)), default=math.nan)
 
@@ -284,7 +296,10 @@ def _families(chosen: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str
     if len(sizes) < 2:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
-    return [f"numbers of submodels differ, so worst and average are not over the same ({told})"]
+    return [
+        f"numbers of submodels differ, so worst and average are not over the same ({told}); the "
+        "best is marked among the largest families"
+    ]
 
 
 def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:

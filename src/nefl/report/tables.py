@@ -61,8 +61,8 @@ def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ..
     for target in comparison.targets:
         found = row.to_target[target]
         fastest = len(section.rows) > 1 and found.mean == section.fastest(target)
-        all_reached = len(found.values) == len(row.runs) and row.finished
-        cells.append(Cell(_rounds(row, target), fastest and all_reached))
+        may_win = len(found.values) == len(row.runs) and section.competes(row)
+        cells.append(Cell(_rounds(row, target), fastest and may_win))
     cells.append(Cell(show_bytes(row.measures["bytes"].mean)))
     macs = row.measures["macs"].mean
     cells.append(Cell(show_count(macs) if math.isfinite(macs) else "–"))
@@ -79,7 +79,8 @@ def _name(row: Row) -> str:
 
 def _accuracy(row: Row, section: Section, measure: str) -> Cell:
     found = row.measures[measure]
-    best = len(section.rows) > 1 and row.finished and shown(found.mean) == section.best(measure)
+    several, may_win = len(section.rows) > 1, section.competes(row)
+    best = several and may_win and shown(found.mean) == section.best(measure)
     return Cell(_with_spread(found, show_percent), best)
 
 

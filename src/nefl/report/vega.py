@@ -20,8 +20,8 @@ FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-seri
 # Okabe and Ito's colours, which people with any colour vision tell apart, darkened or lightened
 # where needed to stand out from the page by 3:1.
 RUN_COLOURS: dict[Theme, list[str]] = {
-    "light": ["#0072b2", "#d55e00", "#007a5a", "#b3508f", "#8a6d00", "#2a7fbf", "#5f5f5f"],
-    "dark": ["#56b4e9", "#f08a3c", "#2fc39b", "#e08cc0", "#e6c84a", "#9fd0f5", "#b8b8b8"],
+    "light": ["#0072b2", "#d55e00", "#007a5a", "#b3508f", "#8a6d00", "#a1282f", "#5f5f5f"],
+    "dark": ["#56b4e9", "#f08a3c", "#2fc39b", "#e08cc0", "#e6c84a", "#ff8f8f", "#b8b8b8"],
 }
 SUBMODEL_COLOURS: dict[Theme, list[str]] = {
     "light": ["#c4880b", "#d55e00", "#b3508f", "#0072b2", "#004d3b"],
