@@ -296,10 +296,8 @@ def _families(chosen: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str
     if len(sizes) < 2:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
-    return [
-        f"numbers of submodels differ, so worst and average are not over the same ({told}); the "
-        "best is marked among the largest families"
-    ]
+    note = f"numbers of submodels differ, so worst and average are not over the same ({told})"
+    return [f"{note}; the best is marked among the largest families"]
 
 
 def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
