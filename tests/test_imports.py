@@ -13,6 +13,7 @@ RANK = {
     "files": 1,
     "seeds": 0,
     "references": 1,
+    "losses": 0,
     "state": 1,
     "config": 1,
     "config_reading": 2,

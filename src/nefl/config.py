@@ -234,6 +234,9 @@ class ServerConfig(_Part):
         evaluate_every: rounds between evaluations of all submodels; the last round always is.
         checkpoint_every: rounds between checkpoints; the last round always has one.
         keep: how many checkpoints are kept besides the best.
+        recalibrate: whether every evaluation first measures batch norms anew over all clients'
+            training data, instead of using what clients tracked and the server averaged. It
+            changes no weights. Static norms are measured in any case.
     """
 
     weighting: Literal["equal", "examples"] = "equal"
@@ -242,6 +245,7 @@ class ServerConfig(_Part):
     evaluate_every: int = 10
     checkpoint_every: int = 10
     keep: int = 2
+    recalibrate: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what would never evaluate, save or finish."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from nefl.config import RunConfig
 from nefl.errors import RunError, UpdateError
+from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.aggregate import Aggregate
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
@@ -34,11 +35,19 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays the same in all rounds of a run."""
+    """What stays the same in all rounds of a run.
+
+    Attributes:
+        config: the run.
+        family: its family.
+        cohort: what the choice of a cohort rests on.
+        rolling: whether each round shifts which channels come first.
+    """
 
     config: RunConfig
     family: Family
     cohort: CohortPlan
+    rolling: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ def run_round(
 ) -> tuple[ServerState, RoundReport]:
     """Draw a cohort, let it train, average what comes back."""
     started = monotonic()
+    if plan.rolling:
+        state = roll(state, plan.family)
     round_number = state.round_number + 1
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)

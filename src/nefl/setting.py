@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
 from nefl.data import (
     ImageDataset,
     Partition,
@@ -20,7 +20,7 @@ from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, augmentation, pick_device
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
-from nefl.methods import family_of
+from nefl.methods import capability_levels, family_of, find_method
 from nefl.nesting.profile import profile_family
 from nefl.nesting.spec import Family
 from nefl.rounds import Engine, Plan
@@ -127,6 +127,7 @@ def prepare(config: RunConfig) -> Setting:
     policy = augmentation(config, dataset.name)
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
+    _check_exits(config.model, family)
     chosen = choose_examples(dataset, data.train, data.test, config.seed)
     dealt = partition_clients(
         dataset.train.labels[chosen.train],
@@ -154,8 +155,19 @@ def _plan(
         profiles = profile_family(family, input_shape, local.batch_size, copies)
         sizes = partition.sizes
         fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
-    cohort = CohortPlan(config.clients, len(family), config.seed, fleet)
-    return Plan(config, family, cohort)
+    levels = capability_levels(config.model, family)
+    cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels)
+    return Plan(config, family, cohort, find_method(config.model.method).rolling)
+
+
+def _check_exits(model: ModelConfig, family: Family) -> None:
+    needed = find_method(model.method).loss != "plain"
+    if needed and not hasattr(family.meta_module(len(family)), "forward_exits"):
+        raise ConfigError(
+            f"model.method {model.method}: trains all exits together, and {model.name} has no "
+            "method forward_exits that returns the logits of each; give it one, or take another "
+            "method"
+        )
 
 
 def optimiser_copies(local: LocalConfig) -> int:

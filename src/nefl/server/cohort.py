@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -21,12 +22,20 @@ class CohortPlan:
         submodels: how many submodels there are.
         seed: the run's seed.
         fleet: the devices, where capability is a matter of devices.
+        levels: how many tiers clients fall into, if there are more than submodels; then the
+            submodels are for the upper ones, and clients below take no part.
     """
 
     clients: ClientsConfig
     submodels: int
     seed: int
     fleet: Fleet | None = None
+    levels: int = 0
+
+    @property
+    def left_out(self) -> int:
+        """How many levels are below the smallest submodel."""
+        return max(0, self.levels - self.submodels)
 
 
 def tier_of(client: int, clients: int, submodels: int) -> int:
@@ -35,8 +44,15 @@ def tier_of(client: int, clients: int, submodels: int) -> int:
 
 
 def sample_cohort(plan: CohortPlan, round_number: int, attempt: int = 0) -> list[int]:
-    """Draw the clients of a round; a repeated round draws others."""
+    """Draw the clients of a round; a repeated round draws others.
+
+    Clients that can train none of the submodels in this round are passed over, where tiers tell.
+    """
     rng = generator_for(plan.seed, Purpose.COHORT, round_number, attempt)
+    if plan.left_out and plan.fleet is None:
+        order = (int(client) for client in rng.permutation(plan.clients.count))
+        able = (client for client in order if _submodel_for(client, plan, round_number))
+        return sorted(islice(able, plan.clients.per_round))
     chosen = rng.choice(plan.clients.count, plan.clients.per_round, replace=False, shuffle=False)
     return [int(client) for client in np.sort(chosen)]
 
@@ -58,9 +74,10 @@ def assign_submodels(cohort: Sequence[int], plan: CohortPlan, round_number: int)
 def _submodel_for(client: int, plan: CohortPlan, round_number: int) -> int | None:
     if plan.fleet is not None:
         return plan.fleet.largest_fitting(client, round_number)
-    tier = tier_of(client, plan.clients.count, plan.submodels)
-    if plan.clients.capability == "fixed":
-        return tier
-    choices = tier_choices(tier, plan.submodels, plan.clients.spread)
-    rng = generator_for(plan.seed, Purpose.SUBMODEL, round_number, client)
-    return int(rng.choice(choices))
+    levels = plan.submodels + plan.left_out
+    level = tier_of(client, plan.clients.count, levels)
+    if plan.clients.capability == "tiers":
+        choices = tier_choices(level, levels, plan.clients.spread)
+        rng = generator_for(plan.seed, Purpose.SUBMODEL, round_number, client)
+        level = int(rng.choice(choices))
+    return level - plan.left_out if level > plan.left_out else None
