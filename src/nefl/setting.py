@@ -21,11 +21,13 @@ from nefl.engines.site import Site, augmentation, pick_device
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.methods import family_of
+from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import profile_family
 from nefl.nesting.spec import Family
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
+from nefl.state import ServerState
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -82,14 +84,26 @@ class Setting:
             workers=workers,
         )
 
+    def initial_state(self) -> ServerState:
+        """Return the weights before the first round: fresh ones, or those of a given file.
+
+        Raises:
+            DataError: if that file cannot be read or does not fit the model.
+        """
+        state = self.family.initial_state(self.config.seed)
+        weights = self.config.model.weights
+        return state if weights is None else start_from(Path(weights), self.family, state)
+
     def identity(self) -> dict[str, str]:
         """Return checksums of all that the result depends on; the engine is not among it."""
         settings = self.config.to_dict()
         for key in ("engine", "about"):
             settings.pop(key)
         settings["data"].pop("cache")
+        weights = settings["model"].pop("weights")  # what is in the file counts, not where it lies
         data = self.dataset
-        return {
+        known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
+        return known | {
             "settings": _sha256(json.dumps(settings, sort_keys=True)),
             "data": _sha256(
                 repr((data.mean, data.std, data.input_shape, data.class_names)),
@@ -171,7 +185,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
     data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
     partition = replace(config.partition, file=absolute(config.partition.file))
-    return replace(config, data=data, partition=partition)
+    model = replace(config.model, weights=absolute(config.model.weights))
+    return replace(config, model=model, data=data, partition=partition)
 
 
 def count_workers(engine: EngineConfig, per_round: int) -> int:
