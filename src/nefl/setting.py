@@ -138,6 +138,16 @@ def prepare(config: RunConfig) -> Setting:
     data = config.data
     pick_device(config.engine.device)
     dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=dict(data.options))
+    return arrange(config, dataset)
+
+
+def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
+    """Deal a data set out and build the family.
+
+    Raises:
+        NeflError: if any of it cannot be had.
+    """
+    data = config.data
     policy = augmentation(config, dataset.name)
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
