@@ -112,3 +112,13 @@ def test_toml_of_unusual_settings() -> None:
         }
     )
     assert config_from(tomllib.loads(to_toml(config))) == config
+
+
+def test_the_page_on_recipes_lists_the_papers_rows() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    for name in recipe_names():
+        if not name.startswith("paper-") or name.endswith("-clients"):
+            continue
+        published = load_recipe(name).published
+        shown = "" if published.worst is None else f"{published.worst:.2f}"
+        assert f"| `{name}` | {shown} |" in page, name
