@@ -162,6 +162,7 @@ def test_measuring_leaves_the_global_generator_alone(run: RunConfig) -> None:
         ({"data": {"name": "cifar10", "train": 60_000}}, "60000"),
         ({"data": {"name": "cifar10", "augment": "blur"}}, "blur"),
         ({"data": {"name": "mnist"}}, "mnist"),
+        ({"data": {"name": "cifar10", "options": {"partail": True}}}, "partail"),
         ({"engine": {"device": "tpu"}}, "tpu"),
         ({"data": {"name": "cifar10"}, "clients": {"count": 60_000}}, "60000"),
     ],

@@ -78,7 +78,7 @@ def find_dataset(
         from the hub or put in its place.
 
     Raises:
-        ConfigError: a root where none belongs.
+        ConfigError: unknown option, or a root where none belongs.
         DataError: the root holds something else.
     """
     chosen = dict(options or {})
@@ -87,8 +87,10 @@ def find_dataset(
     if newest_cached(base, _prefix(name, path, chosen)) is not None:
         return "cached"
     if path is None:
-        fetched = name in DATASETS and DATASETS[name].hub is not None
-        return "absent" if fetched else "here"
+        if name not in DATASETS or DATASETS[name].hub is None:
+            return "here"
+        find_source(name, None, chosen)  # for its options
+        return "absent"
     if not path.exists():
         return "absent"
     find_source(name, path, chosen)
