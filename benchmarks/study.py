@@ -14,10 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from nefl.methods import METHODS
+from nefl.recipes import recipe_names
 
-RECIPE = "cifar10-study"
-SAME = ("nefl-w-nl",)  # FjORD by another name
+RECIPE = "small-cifar10-resnet20_pooled"
+METHODS = [
+    name.removeprefix(f"{RECIPE}-")
+    for name in recipe_names()
+    if name.startswith(RECIPE) and not name.endswith("-dirichlet")
+]
 
 
 def commands(out: Path, data: Path, methods: list[str], seeds: int) -> list[tuple[Path, list[str]]]:
@@ -25,10 +29,9 @@ def commands(out: Path, data: Path, methods: list[str], seeds: int) -> list[tupl
     runs = []
     for seed, method, kind in product(range(seeds), methods, ("iid", "dirichlet")):
         folder = out / f"{method}-{kind}-s{seed}"
-        settings = (f"model.method={method}", f"partition.kind={kind}", f"data.root={data}")
-        flags = [part for setting in settings for part in ("--set", setting)]
-        command = ["train", RECIPE, "--out", str(folder), "--seed", str(seed), "--engine", "serial"]
-        runs.append((folder, [*command, *flags]))
+        recipe = f"{RECIPE}-{method}" + ("" if kind == "iid" else f"-{kind}")
+        flags = ("--seed", str(seed), "--engine", "serial", "--set", f"data.root={data}")
+        runs.append((folder, ["train", recipe, "--out", str(folder), *flags]))
     return runs
 
 
@@ -50,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("out", type=Path, help="the folder of the runs' folders")
     parser.add_argument("--data", type=Path, required=True, help="CIFAR-10's folder")
-    parser.add_argument("--methods", nargs="+", default=[m for m in METHODS if m not in SAME])
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=2, help="runs side by side")
     given = parser.parse_args()

@@ -31,6 +31,7 @@ RANK = {
     "recorder": 7,
     "setting": 8,
     "training": 9,
+    "estimate": 9,
     "cli": 10,
     "__init__": 10,
     "__main__": 11,

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from nefl import train
+from nefl import evaluate, train
 from nefl.config import ModelConfig
-from nefl.config_reading import with_settings
+from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError
 from nefl.methods import METHODS, capability_levels, family_of, make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
 from nefl.nesting.spec import Family
 from nefl.server.aggregate import Aggregate
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
+from nefl.server.evaluate import measure_norms
 from nefl.setting import prepare
 from nefl.state import ClientUpdate, ServerState, TrainTask
 
@@ -95,8 +97,6 @@ def test_what_each_ablation_keeps_per_submodel() -> None:
 
 
 def test_only_capable_clients_train_the_full_model(quick: dict[str, Any]) -> None:
-    from nefl.server.cohort import assign_submodels, sample_cohort, tier_of
-
     settings = tiny(quick, "fedavg-capable", **{"clients.spread": 0, "clients.per_round": 3})
     plan = prepare_plan(settings)
     assert plan.levels == 3
@@ -107,15 +107,11 @@ def test_only_capable_clients_train_the_full_model(quick: dict[str, Any]) -> Non
         assert [task.submodel for task in assign_submodels(cohort, plan, round_number)] == [1] * 3
 
 
-def prepare_plan(settings: dict[str, Any]) -> Any:
-    from nefl.config_reading import config_from
-
+def prepare_plan(settings: dict[str, Any]) -> CohortPlan:
     return prepare(config_from(settings)).plan.cohort
 
 
 def test_too_few_capable_clients_make_a_smaller_cohort(quick: dict[str, Any]) -> None:
-    from nefl.server.cohort import sample_cohort
-
     settings = tiny(quick, "fedavg-capable", **{"clients.spread": 0, "clients.per_round": 20})
     assert len(sample_cohort(prepare_plan(settings), 1)) == 6
 
@@ -134,8 +130,6 @@ def test_a_model_without_exits_cannot_be_distilled(
         "from nefl.methods import make_family\n"
         "from nefl.nesting.spec import Family\n"
         "from torch import nn\n"
-        "def build(spec):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))\n"
         "def family(classes, input_shape):\n"
         "    inner = make_family('resnet8', 'fedavg', classes=classes, input_shape=input_shape)\n"
         "    size = input_shape[0] * input_shape[1] * input_shape[2]\n"
@@ -149,3 +143,32 @@ def test_a_model_without_exits_cannot_be_distilled(
     with pytest.raises(ConfigError, match="forward_exits"):
         train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_recalibration_measures_norms_anew_and_changes_no_weights(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    result = train(tiny(quick, "nefl-wd"), tmp_path / "run")
+    plain, measured = evaluate(result.path), evaluate(result.path, recalibrate=True)
+    assert [e.loss for e in plain] != [e.loss for e in measured]
+    assert [e.loss for e in plain] == [e.loss for e in evaluate(result.path)]
+    always = train(
+        tiny(quick, "nefl-wd", **{"server.recalibrate": True}), tmp_path / "always"
+    ).summary
+    assert always["state_sha256"] == result.summary["state_sha256"]
+    assert always["accuracy"] == [e.accuracy for e in measured]
+
+
+def test_recalibrated_norms_have_the_statistics_of_their_inputs() -> None:
+    family = make_family("resnet8", "nefl-wd")
+    module = family.build(family.specs[0])
+    batches = [torch.randn(8, 3, 32, 32) * 3 + 1 for _ in range(3)]
+    measure_norms(module, batches, torch.contiguous_format)
+    seen = [module.get_submodule("conv1")(batch) for batch in batches]
+    mean = torch.stack([x.mean((0, 2, 3)) for x in seen]).mean(0)
+    variance = torch.stack([x.var((0, 2, 3)) for x in seen]).mean(0)
+    norm = module.get_submodule("bn1")
+    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm.running_var, variance, rtol=1e-4, atol=1e-4)
+    assert norm.momentum == 0.1
+    assert not any(child.training for child in module.modules())

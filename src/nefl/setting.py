@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
 from nefl.data import (
@@ -21,11 +22,13 @@ from nefl.engines.site import Site, augmentation, pick_device
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.methods import capability_levels, family_of, find_method
+from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import profile_family
 from nefl.nesting.spec import Family
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
+from nefl.state import ServerState
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -82,15 +85,27 @@ class Setting:
             workers=workers,
         )
 
+    def initial_state(self) -> ServerState:
+        """Return the weights before the first round: fresh ones, or those of a given file.
+
+        Raises:
+            DataError: if that file cannot be read or does not fit the model.
+        """
+        state = self.family.initial_state(self.config.seed)
+        weights = self.config.model.weights
+        return state if weights is None else start_from(Path(weights), self.family, state)
+
     def identity(self) -> dict[str, str]:
         """Return checksums of all that the result depends on; the engine is not among it."""
         settings = self.config.to_dict()
-        for key in ("engine", "about"):
+        for key in ("engine", "about", "published"):
             settings.pop(key)
         settings["data"].pop("cache")
+        weights = settings["model"].pop("weights")  # what is in the file counts, not where it lies
         data = self.dataset
-        return {
-            "settings": _sha256(json.dumps(settings, sort_keys=True)),
+        known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
+        return known | {
+            "settings": _sha256(json.dumps(_unusual(settings), sort_keys=True)),
             "data": _sha256(
                 repr((data.mean, data.std, data.input_shape, data.class_names)),
                 data.train.labels.tobytes(),
@@ -106,6 +121,18 @@ class Setting:
         """Return a picture in text of how the classes spread over the clients."""
         labels = self.dataset.train.labels
         return draw_label_distribution(self.partition, labels, self.dataset.classes)
+
+
+def _unusual(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that are not defaults: a setting that is new in nefl changes no run."""
+    defaults = RunConfig().to_dict()
+    return {
+        key: {k: v for k, v in value.items() if v != defaults[key].get(k)}
+        if isinstance(value, dict)
+        else value
+        for key, value in settings.items()
+        if value != defaults[key]
+    }
 
 
 def _sha256(*parts: str | bytes) -> str:
@@ -124,6 +151,16 @@ def prepare(config: RunConfig) -> Setting:
     data = config.data
     pick_device(config.engine.device)
     dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=dict(data.options))
+    return arrange(config, dataset)
+
+
+def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
+    """Deal a data set out and build the family.
+
+    Raises:
+        NeflError: if any of it cannot be had.
+    """
+    data = config.data
     policy = augmentation(config, dataset.name)
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
@@ -183,7 +220,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
     data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
     partition = replace(config.partition, file=absolute(config.partition.file))
-    return replace(config, data=data, partition=partition)
+    model = replace(config.model, weights=absolute(config.model.weights))
+    return replace(config, model=model, data=data, partition=partition)
 
 
 def count_workers(engine: EngineConfig, per_round: int) -> int:

@@ -75,12 +75,13 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     setting = prepare(config)
+    first = setting.initial_state()  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
     try:
         if started is not None:
             started(folder.path)
         folder.log("start", round=0, seed=config.seed, torch=torch.__version__)
-        return _run(folder, setting, observers)
+        return _run(folder, setting, observers, first)
     finally:
         folder.close()
 
@@ -121,12 +122,15 @@ def resume(
         folder.close()
 
 
-def evaluate(run: str | Path, *, best: bool = False, device: str | None = None) -> list[Evaluation]:
+def evaluate(
+    run: str | Path, *, best: bool = False, recalibrate: bool = False, device: str | None = None
+) -> list[Evaluation]:
     """Measure every submodel of a run on its test set.
 
     Args:
         run: the run's folder; it may be in use.
         best: take the best checkpoint instead of the newest.
+        recalibrate: measure batch norms anew over all clients' training data first.
         device: compute there instead of where the run was trained.
 
     Raises:
@@ -136,6 +140,8 @@ def evaluate(run: str | Path, *, best: bool = False, device: str | None = None) 
     config = stored_config(path)
     if device is not None:
         config = replace(config, engine=replace(config.engine, device=device))
+    if recalibrate:
+        config = replace(config, server=replace(config.server, recalibrate=True))
     setting = prepare(config)
     checkpoints = path / "checkpoints"
     newest = max(checkpoints.glob("round-*.safetensors"), default=None)
@@ -157,14 +163,19 @@ def draw_partition(run: str | Path) -> str:
     return prepare(stored_config(Path(run))).draw_partition()
 
 
-def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> RunResult:
+def _run(
+    folder: RunFolder,
+    setting: Setting,
+    observers: Sequence[Observer],
+    first: ServerState | None = None,
+) -> RunResult:
     folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
     state, problems = folder.load_newest(setting.family)
     for problem in problems:
         folder.log("damaged", reason=problem)
     if state is None:
-        state = setting.family.initial_state(setting.config.seed)
+        state = first if first is not None else setting.initial_state()
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:

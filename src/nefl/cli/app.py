@@ -6,7 +6,8 @@ import typer
 from rich.console import Console
 
 from nefl.cli.profile import profile
-from nefl.cli.train import evaluate, partition, recipes, resume, train
+from nefl.cli.recipes import recipes
+from nefl.cli.train import evaluate, partition, resume, train
 from nefl.errors import NeflError
 
 EXIT_BAD_INPUT = 2
