@@ -32,6 +32,7 @@ RANK = {
     "setting": 8,
     "training": 9,
     "estimate": 9,
+    "report": 9,
     "cli": 10,
     "__init__": 10,
     "__main__": 11,

@@ -1,8 +1,7 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Protocol
 
@@ -65,6 +64,7 @@ class RoundReport:
         failures: tasks that brought no update and updates that were refused.
         attempt: how often the round was tried before.
         simulated: simulated times, where devices are simulated.
+        clients: which clients' updates of each submodel counted, by its number.
     """
 
     round_number: int
@@ -77,6 +77,7 @@ class RoundReport:
     failures: tuple[ClientFailure, ...]
     attempt: int = 0
     simulated: dict[str, float] | None = None
+    clients: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -110,7 +111,7 @@ def run_round(
     tasks = assign_submodels(cohort, plan.cohort, round_number)
     total = Aggregate(state, plan.family, weighting=plan.config.server.weighting)
     failures: list[ClientFailure] = []
-    trained: Counter[int] = Counter()
+    clients: dict[int, list[int]] = {}
     losses: list[float] = []
     for done, result in enumerate(engine.train(state, tasks)):  # in task order: sums repeat
         for observer in observers:
@@ -123,20 +124,22 @@ def run_round(
         except UpdateError as error:
             failures.append(ClientFailure(result.task, str(error)))
             continue
-        trained[result.task.submodel] += 1
+        clients.setdefault(result.task.submodel, []).append(result.task.client)
         losses.append(result.metrics.get("loss", float("nan")))
+    trained = {submodel: len(clients[submodel]) for submodel in sorted(clients)}
     fleet = plan.cohort.fleet
     report = RoundReport(
         round_number=round_number,
         tasks=len(tasks),
         seconds=monotonic() - started,
-        trained=dict(sorted(trained.items())),
+        trained=trained,
         loss=sum(losses) / len(losses) if losses else float("nan"),
         bytes_down=sum(payload_bytes(plan.family, task.submodel) for task in tasks),
         bytes_up=sum(n * payload_bytes(plan.family, k) for k, n in trained.items()),
         failures=tuple(failures),
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
+        clients=clients,
     )
     return total.finish(), report
 

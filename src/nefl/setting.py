@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
 from nefl.data import (
     ImageDataset,
@@ -23,8 +24,9 @@ from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
-from nefl.nesting.profile import profile_family
+from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Family
+from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -116,6 +118,27 @@ class Setting:
             ),
             "model": self.family.fingerprint,
         }
+
+    def facts(self) -> Facts:
+        """Return what the run's folder shall say of its data, for reports."""
+        data, clients = self.dataset, self.partition.clients
+        own = is_reference(self.config.model.name)
+        counts: list[list[int]] = []
+        if clients * data.classes <= MAX_COUNTS:
+            counts = self.partition.label_counts(data.train.labels, data.classes).tolist()
+        return Facts(
+            class_names=tuple(data.class_names) or tuple(map(str, range(data.classes))),
+            input_shape=self.input_shape,
+            train_examples=len(self.partition.indices),
+            test_examples=self.test_examples,
+            label_counts=tuple(map(tuple, counts)),
+            submodels=tuple(self._profiles()) if own else (),
+        )
+
+    def _profiles(self) -> list[SubmodelProfile]:
+        local = self.config.local
+        copies = optimiser_copies(local)
+        return profile_family(self.family, self.input_shape, local.batch_size, copies)
 
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""

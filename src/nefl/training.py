@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nefl.artifacts.checkpoint import load_state
+from nefl.artifacts.facts import versions, write_facts
 from nefl.artifacts.runfolder import RunFolder, stored_config
 from nefl.artifacts.summary import summarise
 from nefl.config import EngineConfig, RunConfig
@@ -80,7 +81,7 @@ def train(
     try:
         if started is not None:
             started(folder.path)
-        folder.log("start", round=0, seed=config.seed, torch=torch.__version__)
+        folder.log("start", round=0, seed=config.seed, **versions())
         return _run(folder, setting, observers, first)
     finally:
         folder.close()
@@ -171,6 +172,7 @@ def _run(
 ) -> RunResult:
     folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
+    write_facts(folder.path, setting.facts())
     state, problems = folder.load_newest(setting.family)
     for problem in problems:
         folder.log("damaged", reason=problem)
@@ -195,12 +197,21 @@ def _train_on(
             if isinstance(engine, SerialEngine):
                 state = _on_device(state, pick_device(setting.config.engine.device))
             return run_training(state, setting.plan, engine, [recorder, *observers])
-        except BaseException:
+        except BaseException as error:
             with _uninterrupted():
                 recorder.save()
+                with suppress(RunError):  # the disk may be what stopped the run
+                    folder.log("stopped", reason=_why(error))
             raise
         finally:
             engine.close()
+
+
+def _why(error: BaseException) -> str:
+    """Say in a line why a run ends before its time."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) or type(error).__name__
 
 
 @contextmanager

@@ -5,9 +5,13 @@ import sys
 import typer
 from rich.console import Console
 
+from nefl.cli.compare import compare
+from nefl.cli.plot import plot
 from nefl.cli.profile import profile
 from nefl.cli.recipes import recipes
+from nefl.cli.report import report
 from nefl.cli.train import evaluate, partition, resume, train
+from nefl.cli.watch import watch
 from nefl.errors import NeflError
 
 EXIT_BAD_INPUT = 2
@@ -20,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, partition, recipes, profile):
+for command in (train, resume, evaluate, partition, recipes, profile, compare, plot, report, watch):
     app.command()(command)
 
 

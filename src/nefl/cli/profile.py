@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,11 @@ from nefl.nesting.coverage import (
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
+from nefl.report.family import family_figure
+from nefl.report.numbers import show_bytes as show_bytes
+from nefl.report.numbers import show_count as show_count
+from nefl.report.output import write_output
+from nefl.report.vega import draw
 
 MAX_BATCH = 1_000_000
 PIPE_WIDTH = 160
@@ -39,6 +45,9 @@ def profile(
         typer.Option(help="Share of parameters of each submodel, as in 0.2,0.4,0.6,0.8,1."),
     ] = None,
     cohort: Annotated[int, typer.Option(help="Clients in a round, for the coverage.")] = 10,
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw the family: .svg, .png, .pdf or .json.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show each submodel's size and cost: parameters, MACs, training memory, bytes sent."""
@@ -72,6 +81,9 @@ def profile(
         "uncovered_without_full": sum(uncovered(family, range(1, len(family))).values()),
         "expected_coverage": {"cohort": cohort, **asdict(_coverage(family, cohort))},
     }
+    if figure is not None:
+        picture = family_figure(family, rows, f"{model} under {method}")
+        write_output(figure, draw(picture, figure))
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
@@ -163,20 +175,3 @@ def _show_stage(stage: tuple[float, ...]) -> str:
     leading = all(stage[:kept])
     largest = "" if max(stage) <= 1 else f"≤{max(stage):g}"
     return f"{kept}/{len(stage)}{'' if leading else '*'}{largest}"
-
-
-def show_count(count: float) -> str:
-    """Write a large number for people, as in 6.711M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if count >= size:
-            return f"{count / size:.{3 if count < 100 * size else 1}f}{unit}"
-    return f"{count:.0f}"
-
-
-def show_bytes(count: float) -> str:
-    """Write a number of bytes for people, as in 8.5 MiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from nefl.report.numbers import show_duration as show_duration
 from nefl.rounds import RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
@@ -93,12 +94,3 @@ class ProgressObserver:
         done = finished - (self._first_round or 0)
         seconds = (monotonic() - self._started) / done * (self._rounds - finished)
         return f"{show_duration(seconds)} left" if finished < self._rounds else "done"
-
-
-def show_duration(seconds: float) -> str:
-    """Write a duration for people."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,75 @@
+"""What a run was made of, noted when it starts, so that its folder can be read without its data."""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from nefl.artifacts.runfolder import write_json
+from nefl.nesting.profile import SubmodelProfile
+
+FACTS = "facts.json"
+MAX_COUNTS = 200_000
+"""Label counts beyond this many numbers are not noted; they would outweigh the log."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run was made of.
+
+    Attributes:
+        class_names: the classes, position = label.
+        input_shape: what the model gets: channels, height, width.
+        train_examples: training examples that were dealt out.
+        test_examples: test examples that submodels are measured on.
+        label_counts: examples of each class at each client, clients first; empty if too many.
+        submodels: the cost of each submodel, noted only for a model of the user's own; others
+            can be built again.
+    """
+
+    class_names: tuple[str, ...]
+    input_shape: tuple[int, int, int]
+    train_examples: int
+    test_examples: int
+    label_counts: tuple[tuple[int, ...], ...] = ()
+    submodels: tuple[SubmodelProfile, ...] = ()
+
+
+_ADAPTER = TypeAdapter(Facts)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result rests on, and the machine's kind."""
+    return {
+        "nefl": version("nefl"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def write_facts(run: Path, facts: Facts) -> None:
+    """Note the facts of a run in its folder, once.
+
+    Raises:
+        RunError: if the disk does not take it.
+    """
+    if not (run / FACTS).exists():
+        write_json(run / FACTS, asdict(facts))
+
+
+def read_facts(run: Path) -> Facts | None:
+    """Return the facts of a run; nothing if they are not there or not whole."""
+    try:
+        values: Mapping[str, Any] = json.loads((run / FACTS).read_text(encoding="utf-8"))
+        return _ADAPTER.validate_python(values)
+    except (OSError, ValueError, RecursionError, ValidationError):
+        return None

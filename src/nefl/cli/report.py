@@ -1,0 +1,28 @@
+"""`nefl report`: runs as one page that needs nothing else."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nefl.report.numbers import show_bytes
+from nefl.report.output import write_output
+from nefl.report.page import make_page
+from nefl.report.runs import read_runs
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page's file.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write one page on runs, with figures and tables; it opens without a network."""
+    found, refused = read_runs(runs)
+    for reason in refused:
+        typer.echo(f"left out: {reason}", err=True)
+    page = make_page(found, refused)
+    write_output(out, page)
+    typer.echo(f"{out} ({show_bytes(len(page.encode()))}, {len(found)} runs)")

@@ -1,0 +1,93 @@
+"""`nefl watch`: runs as they go on, in the browser or in the terminal."""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nefl.report.live import serving
+from nefl.report.numbers import show_duration, show_percent
+from nefl.report.runs import Run, mean, read_runs
+
+BARS = "▁▂▃▄▅▆▇█"
+CURVE = 30
+"""Evaluations in the small curve of the terminal."""
+
+
+def watch(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or folders of them.")
+    ],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; any free one if 0.")] = 0,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Show it here, without a browser.")
+    ] = False,
+    every: Annotated[float, typer.Option(help="Seconds between looks, in the terminal.")] = 2.0,
+) -> None:
+    """Follow runs while they go on: a page that updates itself, or a table in the terminal."""
+    try:
+        if terminal:
+            _follow(runs, max(0.2, every))
+        else:
+            with serving(runs, port) as (address, server):
+                typer.echo(f"{address} (Ctrl-C ends it)")
+                server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("no longer watching", err=True)
+
+
+def _follow(paths: Sequence[Path], every: float) -> None:
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            found, _ = read_runs(paths)
+            live.update(table_of(found), refresh=True)
+            if all(run.status != "running" for run in found):
+                return  # nothing will change any more
+            time.sleep(every)
+
+
+def table_of(runs: Sequence[Run]) -> Table:
+    """Return the table of the terminal."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("run", "state", "loss", "worst", "average", "best", "average so far", "left"):
+        left = heading in ("run", "state", "average so far")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for run in runs:
+        accuracy = run.accuracy
+        loss = f"{run.rounds[-1].loss:.3f}" if run.rounds else "–"
+        table.add_row(
+            Text(run.name),
+            Text(run.progress),
+            loss,
+            show_percent(accuracy[0] if accuracy else None),
+            show_percent(mean(accuracy)),
+            show_percent(max(accuracy) if accuracy else None),
+            curve([mean(entry.accuracy) for entry in run.evaluated]),
+            _left(run),
+        )
+    return table
+
+
+def curve(values: Sequence[float]) -> str:
+    """Draw the last values as a line of bars, the lowest to the highest."""
+    last = [value for value in values if math.isfinite(value)][-CURVE:]
+    if not last:
+        return ""
+    low, span = min(last), max(last) - min(last) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in last)
+
+
+def _left(run: Run) -> str:
+    if run.status != "running" or not run.rounds:
+        return ""
+    each = mean([entry.seconds for entry in run.rounds])
+    return show_duration(each * (run.planned - run.last_round))

@@ -1,0 +1,303 @@
+"""Runs side by side: seeds gathered into rows, rows into sections, and a word on what differs."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nefl.report.costs import bytes_spent, costs_of, macs_spent
+from nefl.report.published import Published, published_for
+from nefl.report.runs import Run, mean
+
+WITHOUT_EFFECT = (
+    "seed",
+    "about",
+    "engine.",
+    "published.",
+    "data.root",
+    "data.cache",
+    "server.checkpoint_every",
+    "server.keep",
+    "server.evaluate_every",
+)
+"""Settings in which runs of one row may differ: what they measure is the same."""
+
+SECTIONS = ("data.name", "partition", "model.name", "clients.count")
+"""Settings that make sections where they differ; what else differs is told in the row's name."""
+
+MEASURES = ("worst", "average", "best")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A measure over seeds.
+
+    Attributes:
+        values: one for each run, in the order of the seeds.
+        mean: their mean.
+        spread: their standard deviation with n - 1, not-a-number for a single one.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over runs."""
+        return mean(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over runs, with n - 1."""
+        known = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of training, over its seeds.
+
+    Attributes:
+        name: the method, and what else tells it from other rows.
+        runs: the runs that count, by seed.
+        finished: whether they all are.
+        measures: `worst`, `average`, `best` (accuracies 0 to 1), `bytes` and `macs`.
+        to_target: for each target accuracy, the rounds until the average reached it, of those
+            runs that did.
+        published: what others reported for it.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    finished: bool
+    measures: Mapping[str, Spread]
+    to_target: Mapping[float, Spread]
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows that may be set against each other: the same data, partition and model."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    def best(self, measure: str) -> float:
+        """Return the best mean of a measure among finished rows, as it is printed."""
+        found = [shown(row.measures[measure].mean) for row in self.rows if row.finished]
+        return max((value for value in found if math.isfinite(value)), default=math.nan)
+
+    def fastest(self, target: float) -> float:
+        """Return the fewest rounds to a target among rows whose runs all reached it."""
+        found = [
+            row.to_target[target].mean
+            for row in self.rows
+            if row.finished and len(row.to_target[target].values) == len(row.runs)
+        ]
+        return min((value for value in found if math.isfinite(value)), default=math.nan)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tables of runs.
+
+    Attributes:
+        sections: the tables.
+        targets: accuracies whose rounds were counted.
+        shared: what all runs have in common, in a line.
+        notes: what a reader must know to read the tables rightly.
+        paper: whether published figures were asked for.
+    """
+
+    sections: tuple[Section, ...]
+    targets: tuple[float, ...] = ()
+    shared: str = ""
+    notes: tuple[str, ...] = ()
+    paper: bool = False
+
+
+def shown(accuracy: float) -> float:
+    """Return an accuracy as printed, so that equal figures are equally bold."""
+    return round(accuracy, 4)
+
+
+def compare(
+    runs: Sequence[Run],
+    *,
+    targets: Sequence[float] = (),
+    paper: bool = False,
+    sort: str = "",
+) -> Comparison:
+    """Gather runs that differ only by seed into rows, and rows into sections.
+
+    Args:
+        runs: the runs, in the order in which their rows shall stand.
+        targets: average accuracies, 0 to 1, whose rounds are counted.
+        paper: whether to look for published figures.
+        sort: a measure to order the rows by, highest first; or as given.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(repr(sorted(effective(run).items())), []).append(run)
+    notes: list[str] = []
+    chosen = [_choose(group, notes) for group in groups.values()]
+    settings = [effective(group[0]) for group in chosen]
+    varied = varied_keys(settings)
+    places: dict[str, list[Row]] = {}
+    names = _row_names(settings, varied)
+    for group, own, name in zip(chosen, settings, names, strict=True):
+        row = _row(name, group, targets, published_for(group[0]) if paper else None)
+        places.setdefault(_title(own, varied), []).append(row)
+    if sort:
+        for rows in places.values():
+            rows.sort(key=lambda row: -_or_lowest(row.measures[sort].mean))
+    notes += _differences(settings, varied, names)
+    notes += _families(chosen, names)
+    if paper and not any(row.published for rows in places.values() for row in rows):
+        notes.append("no published figures are known for these settings")
+    sections = tuple(Section(title, tuple(rows)) for title, rows in places.items())
+    return Comparison(
+        sections, tuple(targets), _in_common(settings, varied), tuple(dict.fromkeys(notes)), paper
+    )
+
+
+def effective(run: Run) -> dict[str, Any]:
+    """Return the settings that bear on a run's result, but for the seed."""
+    settings = {k: v for k, v in run.settings.items() if not k.startswith(WITHOUT_EFFECT)}
+    partition = {k: settings.pop(k) for k in list(settings) if k.startswith("partition.")}
+    kind = partition["partition.kind"]
+    detail = {
+        "dirichlet": partition.get("partition.alpha"),
+        "pathological": partition.get("partition.classes_per_client"),
+        "list": partition.get("partition.file"),
+    }.get(kind)
+    settings["partition"] = kind if detail is None else f"{kind}({detail})"
+    settings["partition.min_examples"] = partition.get("partition.min_examples")
+    return settings
+
+
+def varied_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same everywhere, in their usual order."""
+    keys = dict.fromkeys(key for own in settings for key in own)
+    return [key for key in keys if len({repr(own.get(key)) for own in settings}) > 1]
+
+
+def _choose(group: Sequence[Run], notes: list[str]) -> list[Run]:
+    """Return one run a seed, finished ones where there are any, and say what was left out."""
+    by_seed: dict[int, list[Run]] = {}
+    for run in group:
+        by_seed.setdefault(run.seed, []).append(run)
+    kept: list[Run] = []
+    for seed, same in sorted(by_seed.items()):
+        chosen = max(same, key=lambda run: (run.status == "finished", run.last_round))
+        kept.append(chosen)
+        others = ", ".join(run.name for run in same if run is not chosen)
+        if others:
+            notes.append(f"{others}: left out, {chosen.name} is the same run (seed {seed})")
+    finished = [run for run in kept if run.status == "finished" and run.accuracy]
+    for run in kept:
+        if run not in finished:
+            left = ": left out of the means" if finished else ": its row is marked *"
+            notes.append(f"{run.name}{left}, {run.progress}")
+    return finished or kept
+
+
+def _row(
+    name: str, runs: Sequence[Run], targets: Sequence[float], published: Published | None
+) -> Row:
+    measured = [run for run in runs if run.accuracy]
+    return Row(
+        name=name,
+        runs=tuple(runs),
+        finished=all(run.status == "finished" and bool(run.accuracy) for run in runs),
+        measures={
+            "worst": Spread(tuple(run.accuracy[0] for run in measured)),
+            "average": Spread(tuple(mean(run.accuracy) for run in measured)),
+            "best": Spread(tuple(max(run.accuracy) for run in measured)),
+            "bytes": Spread(tuple(float(bytes_spent(run)) for run in runs)),
+            "macs": Spread(tuple(macs_spent(run, costs_of(run)) for run in runs)),
+        },
+        to_target={target: Spread(_rounds_to(runs, target)) for target in targets},
+        published=published,
+    )
+
+
+def _rounds_to(runs: Sequence[Run], target: float) -> tuple[float, ...]:
+    first = (
+        next((e.number for e in run.evaluated if mean(e.accuracy) >= target), None) for run in runs
+    )
+    return tuple(float(number) for number in first if number is not None)
+
+
+def _title(own: Mapping[str, Any], varied: Sequence[str]) -> str:
+    return ", ".join(_say(key, own.get(key)) for key in SECTIONS if key in varied)
+
+
+def _say(key: str, value: Any) -> str:
+    if key == "clients.count":
+        return f"{value} clients"
+    if key in ("data.name", "partition", "model.name"):
+        return str(value)
+    return f"{key}={'none' if value is None else value}"
+
+
+def _row_names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
+    """Name rows by method; where that does not tell two of a section apart, by what does."""
+    names = []
+    for own in settings:
+        beside = [
+            other
+            for other in settings
+            if _title(other, varied) == _title(own, varied)
+            and other["model.method"] == own["model.method"]
+        ]
+        extra = [_say(k, own.get(k)) for k in varied_keys(beside) if k not in SECTIONS]
+        names.append(" ".join([str(own["model.method"]), *extra]))
+    return names
+
+
+def _differences(
+    settings: Sequence[Mapping[str, Any]], varied: Sequence[str], names: Sequence[str]
+) -> list[str]:
+    """Say in which further settings the rows differ, so that nobody takes them for equal."""
+    notes = []
+    for key in varied:
+        if key in (*SECTIONS, "model.method"):
+            continue
+        holders: dict[str, list[str]] = {}
+        for own, name in zip(settings, names, strict=True):
+            value = "none" if own.get(key) is None else str(own.get(key))
+            if name not in holders.setdefault(value, []):
+                holders[value].append(name)
+        most = max(holders, key=lambda value: len(holders[value]))
+        told = [f"{v} ({', '.join(who)})" for v, who in holders.items() if v != most]
+        notes.append(f"{key} is not the same for all: {'; '.join(told)}; {most} for the others")
+    return notes
+
+
+def _families(chosen: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str]:
+    sizes: dict[int, list[str]] = {}
+    for group, name in zip(chosen, names, strict=True):
+        count = len(group[0].accuracy)
+        if count and name not in sizes.setdefault(count, []):
+            sizes[count].append(name)
+    if len(sizes) < 2:
+        return []
+    told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
+    return [f"numbers of submodels differ, so worst and average are not over the same ({told})"]
+
+
+def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
+    first = settings[0]
+    told = [
+        _say(k, first.get(k)) for k in ("model.name", "data.name", "partition") if k not in varied
+    ]
+    if not {"clients.count", "clients.per_round"} & set(varied):
+        told.append(f"{first['clients.per_round']} of {first['clients.count']} clients a round")
+    if "rounds" not in varied:
+        told.append(f"{first['rounds']} rounds")
+    return ", ".join(told)
+
+
+def _or_lowest(value: float) -> float:
+    return value if math.isfinite(value) else -math.inf

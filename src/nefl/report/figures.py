@@ -1,0 +1,36 @@
+"""The figures of runs, by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from nefl.report.accuracy_figures import cost, curves, extremes, panels, rounds
+from nefl.report.client_figures import labels, simulated, tiers
+from nefl.report.datasets import Told
+from nefl.report.model_figures import coverage, norms, steps
+from nefl.report.vega import Figure
+
+FIGURES: Mapping[str, Callable[[Sequence[Told]], Figure]] = {
+    "curves": curves,
+    "extremes": extremes,
+    "learning-curves": panels,
+    "accuracy-by-macs": cost("MACs", "MACs of a forward pass", "multiply-accumulates"),
+    "accuracy-by-parameters": cost("parameters", "parameters", "number of parameters"),
+    "accuracy-by-bytes": cost("bytes", "bytes sent each way", "bytes to send it"),
+    "step-sizes": steps,
+    "l1-norms": norms,
+    "coverage": coverage,
+    "labels": labels,
+    "tiers": tiers,
+    "simulated-time": simulated,
+    "loss": rounds("loss", "loss", "training loss", "Mean training loss of each round's clients."),
+    "failures": rounds("failures", "failures", "failures", "Failed and refused updates by round."),
+    "seconds": rounds("seconds", "seconds", "seconds a round", "Wall time of each round."),
+    "traffic": rounds(
+        "MiB", "traffic", "MiB sent a round", "Bytes sent to clients and back, by round."
+    ),
+}
+
+
+def by_name(told: Sequence[Told]) -> dict[str, Figure]:
+    """Return all figures that the runs have data for."""
+    figures = (make(told) for make in FIGURES.values())
+    return {figure.name: figure for figure in figures if figure.records}

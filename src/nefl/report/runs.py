@@ -1,0 +1,259 @@
+"""A run as its folder tells it: finished, under way, failed, empty, or written by another version.
+
+Training refuses a folder that is not exactly right. Here the folder is only looked at, so whatever
+can be read is taken and the rest is named in `problems`.
+"""
+
+import fcntl
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nefl.artifacts.facts import Facts, read_facts
+from nefl.artifacts.runfolder import CONFIG, IDENTITY, LOCK, METRICS, read_log
+from nefl.config import RunConfig
+from nefl.config_reading import config_from, read_config
+from nefl.errors import ConfigError, RunError
+from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
+
+VERSIONS = ("nefl", "torch", "numpy", "python", "machine")
+Status = Literal["finished", "running", "unfinished", "failed", "empty"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run.
+
+    Attributes:
+        path: its folder.
+        name: the folder's name, made longer where several runs have the same.
+        settings: all settings by dotted keys, with defaults for what the folder leaves out.
+        config: the settings as a checked configuration, where this version takes them.
+        rounds: what each finished round brought, in order.
+        repeated: rounds that did not count.
+        status: how far it came.
+        stopped: why it ended early, where the log says so.
+        versions: versions of what it was started with, by name.
+        facts: what it was made of, where the folder notes it.
+        fingerprint: the checksum of its family's layout, empty where the folder has none.
+        problems: what could not be read, for people.
+    """
+
+    path: Path
+    name: str
+    settings: Mapping[str, Any]
+    config: RunConfig | None
+    rounds: tuple[RoundEntry, ...]
+    repeated: tuple[Attempt, ...]
+    status: Status
+    stopped: str
+    versions: Mapping[str, str]
+    facts: Facts | None
+    fingerprint: str
+    problems: tuple[str, ...]
+
+    @property
+    def evaluated(self) -> tuple[RoundEntry, ...]:
+        """The rounds in which the submodels were measured."""
+        return tuple(entry for entry in self.rounds if entry.accuracy)
+
+    @property
+    def accuracy(self) -> tuple[float, ...]:
+        """The accuracy of each submodel at the last evaluation; nothing before the first."""
+        return self.evaluated[-1].accuracy if self.evaluated else ()
+
+    @property
+    def last_round(self) -> int:
+        """The last finished round, 0 if there is none."""
+        return self.rounds[-1].number if self.rounds else 0
+
+    @property
+    def planned(self) -> int:
+        """The rounds that the settings ask for."""
+        return int(self.settings["rounds"])
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.settings["seed"])
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.settings["model.method"])
+
+    @property
+    def progress(self) -> str:
+        """How far it came, in words."""
+        where = f"round {self.last_round} of {self.planned}"
+        return "finished" if self.status == "finished" else f"{self.status}, {where}"
+
+
+def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Read run folders, and folders of run folders; return the runs, and what is none.
+
+    Raises:
+        RunError: if none of them is a run.
+    """
+    runs: list[Run] = []
+    refused: list[str] = []
+    for path in _spread(paths):
+        try:
+            runs.append(read_run(path))
+        except RunError as error:
+            refused.append(str(error))
+    if not runs:
+        raise RunError("; ".join(refused) or "no run was given")
+    return _with_own_names(runs), refused
+
+
+def _spread(paths: Iterable[Path]) -> list[Path]:
+    """Replace a folder that is no run but holds some by those, and drop what is named twice."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        inner = [] if (path / CONFIG).exists() else sorted(path.glob(f"*/{CONFIG}"))
+        for each in [config.parent for config in inner] or [path]:
+            found.setdefault(each.resolve(), each)
+    return list(found.values())
+
+
+def _with_own_names(runs: Sequence[Run]) -> list[Run]:
+    """Tell runs of one name apart by the folders they lie in, and by numbers if need be."""
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [
+            name if names.count(name) == 1 else str(run.path)
+            for name, run in zip(names, runs, strict=True)
+        ]
+    return [Run(**{**run.__dict__, "name": name}) for name, run in zip(names, runs, strict=True)]
+
+
+def read_run(path: Path) -> Run:
+    """Read a run's folder; it may be in use.
+
+    Raises:
+        RunError: if it is no run's folder, or its settings cannot be read at all.
+    """
+    if not (path / CONFIG).is_file():
+        raise RunError(f"{path}: is no run's folder (it has no {CONFIG})")
+    problems: list[str] = []
+    settings, config = _settings(path, problems)
+    events = _events(path, problems)
+    rounds = _rounds(events, problems)
+    attempts = map(read_attempt, (e for e in events if e.get("event") == "repeated"))
+    repeated = tuple(attempt for attempt in attempts if attempt is not None)
+    stops = [e for e in events if e.get("event") in ("stopped", "round", "resume")]
+    stopped = str(stops[-1].get("reason", "")) if stops and stops[-1]["event"] == "stopped" else ""
+    start = next((e for e in events if e.get("event") == "start"), {})
+    return Run(
+        path=path,
+        name=path.resolve().name,
+        settings=settings,
+        config=config,
+        rounds=rounds,
+        repeated=repeated,
+        status=_status(path, settings, rounds, repeated, stopped),
+        stopped=stopped,
+        versions={k: str(start[k]) for k in VERSIONS if k in start},
+        facts=read_facts(path),
+        fingerprint=_fingerprint(path),
+        problems=tuple(problems),
+    )
+
+
+def _settings(path: Path, problems: list[str]) -> tuple[dict[str, Any], RunConfig | None]:
+    try:
+        values = read_config(path / CONFIG)
+    except ConfigError as error:
+        raise RunError(str(error)) from None
+    defaults = flatten(RunConfig().to_dict())
+    try:
+        config = config_from(values, str(path / CONFIG))
+    except ConfigError as error:
+        problems.append(f"settings of another version: {error}")
+        merged = defaults | flatten(values)
+        for key in ("seed", "rounds"):
+            if not isinstance(merged[key], int):
+                raise RunError(f"{path / CONFIG}: {key} is {merged[key]!r}, not a number") from None
+        return merged, None
+    return defaults | flatten(config.to_dict()), config
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _events(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    try:
+        return list(read_log(path))
+    except OSError as error:
+        problems.append(f"{METRICS}: cannot be read ({error.strerror})")
+        return []
+
+
+def _rounds(events: Sequence[Mapping[str, Any]], problems: list[str]) -> tuple[RoundEntry, ...]:
+    found: dict[int, RoundEntry] = {}
+    strange = 0
+    for event in events:
+        if event.get("event") == "round":
+            entry = read_round(event)
+            if entry is None:
+                strange += 1
+            else:
+                found[entry.number] = entry  # of a round that was run again the last line counts
+    if strange:
+        problems.append(f"{METRICS}: {strange} lines of rounds could not be understood")
+    return tuple(entry for _, entry in sorted(found.items()))
+
+
+def _status(
+    path: Path,
+    settings: Mapping[str, Any],
+    rounds: Sequence[RoundEntry],
+    repeated: Sequence[Attempt],
+    stopped: str,
+) -> Status:
+    last = rounds[-1].number if rounds else 0
+    if last >= settings["rounds"]:
+        return "finished"
+    if _is_held(path):
+        return "running"
+    tries = sum(attempt.number == last + 1 for attempt in repeated)
+    gave_up = tries and tries >= settings["server.attempts"]
+    if gave_up or (stopped and stopped != "interrupted"):
+        return "failed"
+    return "unfinished" if rounds else "empty"
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a process holds the folder just now."""
+    try:
+        with (path / LOCK).open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _fingerprint(path: Path) -> str:
+    try:
+        return str(json.loads((path / IDENTITY).read_text(encoding="utf-8"))["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean, not-a-number of nothing."""
+    return sum(values) / len(values) if values else math.nan

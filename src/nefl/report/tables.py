@@ -1,0 +1,285 @@
+"""A comparison as tables: for the terminal, as Markdown, LaTeX, CSV and JSON."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nefl.artifacts.runfolder import to_json
+from nefl.report.comparison import MEASURES, Comparison, Row, Section, Spread, shown
+from nefl.report.numbers import show_bytes, show_count, show_percent
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, and whether it is the best of its column."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table ready to be written.
+
+    Attributes:
+        title: what stands above it.
+        headings: one for each column.
+        rows: the cells.
+        groups: headings over several columns: text, and how many columns it spans.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    groups: tuple[tuple[str, int], ...] = ()
+
+
+def grids(comparison: Comparison) -> list[Grid]:
+    """Return one table for each section, with all that was measured."""
+    headings = ["method", "seeds", *MEASURES]
+    headings += [f"rounds to {_target(target)}" for target in comparison.targets]
+    headings += ["sent", "MACs"]
+    if comparison.paper:
+        headings += ["paper worst", "paper average"]
+    return [
+        Grid(
+            section.title,
+            tuple(headings),
+            tuple(_cells(row, section, comparison) for row in section.rows),
+        )
+        for section in comparison.sections
+    ]
+
+
+def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ...]:
+    cells = [Cell(_name(row)), Cell(str(len(row.runs)))]
+    cells += [_accuracy(row, section, measure) for measure in MEASURES]
+    for target in comparison.targets:
+        found = row.to_target[target]
+        fastest = len(section.rows) > 1 and found.mean == section.fastest(target)
+        all_reached = len(found.values) == len(row.runs) and row.finished
+        cells.append(Cell(_rounds(row, target), fastest and all_reached))
+    cells.append(Cell(show_bytes(row.measures["bytes"].mean)))
+    macs = row.measures["macs"].mean
+    cells.append(Cell(show_count(macs) if math.isfinite(macs) else "–"))
+    if comparison.paper:
+        known = row.published
+        cells.append(Cell(show_percent(known.worst if known else None)))
+        cells.append(Cell(show_percent(known.average if known else None)))
+    return tuple(cells)
+
+
+def _name(row: Row) -> str:
+    return row.name if row.finished else f"{row.name} *"
+
+
+def _accuracy(row: Row, section: Section, measure: str) -> Cell:
+    found = row.measures[measure]
+    best = len(section.rows) > 1 and row.finished and shown(found.mean) == section.best(measure)
+    return Cell(_with_spread(found, show_percent), best)
+
+
+def _with_spread(found: Spread, show: Callable[[float], str]) -> str:
+    told = show(found.mean)
+    return f"{told} ± {show(found.spread)}" if math.isfinite(found.spread) else told
+
+
+def _rounds(row: Row, target: float) -> str:
+    found = row.to_target[target]
+    if not found.values:
+        return "never"
+    told = _with_spread(found, lambda value: f"{value:.0f}")
+    reached, of = len(found.values), len(row.runs)
+    return told if reached == of else f"{told} ({reached} of {of})"
+
+
+def _target(target: float) -> str:
+    return f"{100 * target:g} %"
+
+
+def wide_grid(comparison: Comparison) -> Grid:
+    """Return one table with a row for each method and the sections side by side, as papers do."""
+    names = dict.fromkeys(_name(row) for section in comparison.sections for row in section.rows)
+    rows = []
+    for name in names:
+        cells = [Cell(name)]
+        for section in comparison.sections:
+            row = next((row for row in section.rows if _name(row) == name), None)
+            cells += [
+                _accuracy(row, section, measure) if row else Cell("") for measure in MEASURES[:2]
+            ]
+            if comparison.paper:
+                known = row.published if row else None
+                cells.append(Cell(show_percent(known.worst if known else None)))
+                cells.append(Cell(show_percent(known.average if known else None)))
+        rows.append(tuple(cells))
+    each = ("worst", "average", *(("paper worst", "paper average") if comparison.paper else ()))
+    return Grid(
+        comparison.shared,
+        ("method", *each * len(comparison.sections)),
+        tuple(rows),
+        (("", 1), *((section.title, len(each)) for section in comparison.sections)),
+    )
+
+
+def footnotes(comparison: Comparison) -> list[str]:
+    """Return what stands under the tables."""
+    rows = [row for section in comparison.sections for row in section.rows]
+    told = []
+    if any(len(row.runs) > 1 for row in rows):
+        told.append("mean ± standard deviation over seeds; accuracies in percent")
+    else:
+        told.append("accuracies in percent")
+    if any(not row.finished for row in rows):
+        told.append("* not finished")
+    sources = dict.fromkeys(row.published.source for row in rows if row.published)
+    if comparison.paper and any(sources):
+        told.append(f"published: {', '.join(filter(None, sources))}")
+    return [*told, *comparison.notes]
+
+
+def to_markdown(comparison: Comparison, tables: Sequence[Grid]) -> str:
+    """Write Markdown."""
+    parts = [_markdown_text(comparison.shared)] if comparison.shared else []
+    for grid in tables:
+        if grid.title and grid.title != comparison.shared:
+            parts.append(f"**{_markdown_text(grid.title)}**")
+        lines = []
+        headings = [_markdown_text(heading) for heading in _plain_headings(grid)]
+        lines.append("| " + " | ".join(headings) + " |")
+        lines.append("|---" + "|---:" * (len(headings) - 1) + "|")
+        for row in grid.rows:
+            texts = (_markdown_text(cell.text) for cell in row)
+            bolds = (cell.bold for cell in row)
+            shown_cells = (f"**{t}**" if b else t for t, b in zip(texts, bolds, strict=True))
+            lines.append("| " + " | ".join(shown_cells) + " |")
+        parts.append("\n".join(lines))
+    parts.append("\n".join(f"- {_markdown_text(note)}" for note in footnotes(comparison)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain_headings(grid: Grid) -> list[str]:
+    """Return headings with their groups' before them, where a format has no second line."""
+    groups = [text for text, span in grid.groups for _ in range(span)] or [""] * len(grid.headings)
+    return [
+        f"{group}: {heading}" if group else heading
+        for group, heading in zip(groups, grid.headings, strict=True)
+    ]
+
+
+def _markdown_text(text: str) -> str:
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)
+
+
+_LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def to_latex(comparison: Comparison, tables: Sequence[Grid]) -> str:
+    """Write LaTeX tables, for the package booktabs."""
+    parts = []
+    for grid in tables:
+        lines = [r"\begin{table}[t]", r"\centering"]
+        lines.append(rf"\begin{{tabular}}{{l{'r' * (len(grid.headings) - 1)}}}")
+        lines.append(r"\toprule")
+        if grid.groups:
+            spans = (rf"\multicolumn{{{n}}}{{c}}{{{_latex_text(t)}}}" for t, n in grid.groups)
+            lines.append(" & ".join(spans) + r" \\")
+        lines.append(" & ".join(map(_latex_text, grid.headings)) + r" \\")
+        lines.append(r"\midrule")
+        for row in grid.rows:
+            texts = (
+                rf"\textbf{{{_latex_text(cell.text)}}}" if cell.bold else _latex_text(cell.text)
+                for cell in row
+            )
+            lines.append(" & ".join(texts) + r" \\")
+        caption = "; ".join(dict.fromkeys(filter(None, (comparison.shared, grid.title))))
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines.append(rf"\caption{{{_latex_text(caption)}}}")
+        lines.append(r"\end{table}")
+        parts.append("\n".join(lines))
+    notes = (f"% {note}" for note in footnotes(comparison))
+    return "\n\n".join(parts) + "\n\n" + "\n".join(notes).replace("\r", " ") + "\n"
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def records(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return each row as plain values: accuracies 0 to 1, bytes, MACs."""
+    return [
+        {
+            "section": section.title,
+            "method": row.name,
+            "finished": row.finished,
+            "seeds": [run.seed for run in row.runs],
+            "runs": [str(run.path) for run in row.runs],
+            **{
+                name: {"mean": found.mean, "spread": found.spread, "values": list(found.values)}
+                for name, found in row.measures.items()
+            },
+            "rounds_to": {
+                f"{target:g}": {
+                    "mean": found.mean,
+                    "spread": found.spread,
+                    "values": list(found.values),
+                }
+                for target, found in row.to_target.items()
+            },
+            "published": row.published.__dict__ if row.published else None,
+        }
+        for section in comparison.sections
+        for row in section.rows
+    ]
+
+
+def to_json_text(comparison: Comparison) -> str:
+    """Write JSON for programs."""
+    content = {
+        "shared": comparison.shared,
+        "rows": records(comparison),
+        "notes": list(comparison.notes),
+    }
+    return to_json(content, indent=2) + "\n"
+
+
+def to_csv(comparison: Comparison) -> str:
+    """Write CSV: a line for each row, numbers in full."""
+    file = io.StringIO()
+    lines = [_csv_line(record) for record in records(comparison)]
+    writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def _csv_line(record: Mapping[str, Any]) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        key: _inert(str(record[key])) for key in ("section", "method", "finished")
+    }
+    line["seeds"] = len(record["seeds"])
+    for name in (*MEASURES, "bytes", "macs"):
+        line[name], line[f"{name}_spread"] = record[name]["mean"], record[name]["spread"]
+    for target, found in record["rounds_to"].items():
+        line[f"rounds_to_{target}"] = found["mean"]
+        line[f"rounds_to_{target}_reached"] = len(found["values"])
+    for key in ("worst", "average"):
+        line[f"published_{key}"] = (record["published"] or {}).get(key)
+    return {key: "" if isinstance(v, float) and math.isnan(v) else v for key, v in line.items()}
+
+
+def _inert(text: str) -> str:
+    """Keep a spreadsheet from taking a name for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,0 +1,138 @@
+"""Figures for papers: each is drawn, and shows what it says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.report.conftest import MakeRun
+
+from nefl.artifacts.checkpoint import load_state
+from nefl.errors import ConfigError
+from nefl.methods import make_family
+from nefl.nesting.corners import extract
+from nefl.nesting.profile import profile_family
+from nefl.report.datasets import (
+    Told,
+    accuracy_records,
+    coverage_records,
+    norm_records,
+    step_records,
+    submodel_records,
+    tier_records,
+)
+from nefl.report.family import family_figure
+from nefl.report.figures import FIGURES
+from nefl.report.paper import by_clients, euler, improved_euler, optimised_times, toy_ode, truth
+from nefl.report.runs import read_run, read_runs
+from nefl.report.vega import draw
+from nefl.training import train
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(
+        {
+            "rounds": 2,
+            "data": {"name": "digits", "train": 100, "test": 50},
+            "clients": {"count": 10, "per_round": 4},
+            "local": {"epochs": 1},
+            "server": {"evaluate_every": 1, "checkpoint_every": 1},
+            "engine": {"name": "serial", "device": "cpu"},
+        },
+        folder,
+    )
+    return folder
+
+
+def test_steps_and_norms_are_those_of_the_checkpoint(trained: Path) -> None:
+    told = Told(read_run(trained))
+    family = told.costs.family
+    assert family is not None
+    state = load_state(trained / "checkpoints" / "round-0000002.safetensors", family)
+    small = extract(state, family, 1)
+    steps = {(r["submodel"], r["block"]): r["step size"] for r in step_records([told])}
+    assert steps[1, "layer1.0"] == pytest.approx(float(small["layer1.0.step_size.value"]), abs=1e-6)
+    norms = {(r["submodel"], r["layer"]): r["L1 norm"] for r in norm_records([told])}
+    assert norms[1, "conv1"] == pytest.approx(float(small["conv1.weight"].abs().mean()), abs=1e-6)
+    assert not any("bn" in layer for _, layer in norms)
+
+
+def test_coverage_and_tiers_count_every_update(trained: Path) -> None:
+    told = Told(read_run(trained))
+    summary: dict[str, Any] = json.loads((trained / "summary.json").read_text())
+    records = coverage_records([told])
+    assert min(r["least"] for r in records) == summary["coverage"]["fewest_updates_of_an_element"]
+    updates = sum(record["updates"] for record in tier_records([told]))
+    assert updates == sum(summary["coverage"]["updates_by_submodel"].values()) == 8
+
+
+@pytest.mark.parametrize("name", [n for n in FIGURES if n not in ("simulated-time", "failures")])
+def test_every_figure_is_drawn(name: str, trained: Path) -> None:
+    figure = FIGURES[name]([Told(read_run(trained))])
+    assert figure.records
+    assert draw(figure, Path("figure.svg")).startswith(b"<svg")
+
+
+def test_several_runs_are_drawn_together(trained: Path, make_run: MakeRun) -> None:
+    told = [Told(run) for run in read_runs([trained, make_run("other", [[0.1] * 5] * 2)])[0]]
+    for name in ("curves", "extremes", "learning-curves", "step-sizes"):
+        assert draw(FIGURES[name](told), Path("figure.svg")).startswith(b"<svg")
+
+
+def test_files_are_what_their_names_say(tmp_path: Path) -> None:
+    figure = toy_ode()
+    assert draw(figure, tmp_path / "f.png").startswith(b"\x89PNG")
+    assert draw(figure, tmp_path / "f.pdf").startswith(b"%PDF")
+    assert json.loads(draw(figure, tmp_path / "f.json"))["data"]["values"]
+    with pytest.raises(ConfigError, match="f.gif: give a name that ends with .svg"):
+        draw(figure, tmp_path / "f.gif")
+
+
+def test_better_steps_and_better_slopes_mend_few_steps() -> None:
+    fine = np.linspace(0, 30, 301)
+
+    def error(times: Any, values: Any) -> float:
+        return float(np.mean((np.interp(fine, times, values) - truth(fine)) ** 2))
+
+    even_2, even_3 = np.arange(0, 31, 2.0), np.arange(0, 31, 3.0)
+    chosen = optimised_times()
+    assert len(chosen) == len(even_3) == 11
+    assert chosen[-1] == pytest.approx(30)
+    assert error(even_2, euler(even_2)) < error(even_3, euler(even_3))
+    assert error(chosen, euler(chosen)) < error(even_2, euler(even_2))
+    assert error(even_3, improved_euler(even_3)) < error(even_2, euler(even_2))
+
+
+def test_results_by_number_of_clients(make_run: MakeRun) -> None:
+    paths = [
+        make_run(f"{count}-{seed}", [[0.5, 0.7]], settings={"clients.count": count, "seed": seed})
+        for count in (10, 50)
+        for seed in (0, 1)
+    ]
+    figure = by_clients(read_runs(paths)[0])
+    points = {(r["setting"], r["measure"]): r["accuracy"] for r in figure.records}
+    assert points == {
+        (10, "average"): 60,
+        (10, "worst"): 50,
+        (50, "average"): 60,
+        (50, "worst"): 50,
+    }
+
+
+def test_long_lines_are_thinned_and_keep_their_end(make_run: MakeRun) -> None:
+    told = [Told(read_run(make_run("long", [[0.1] * 5] * 1001)))]
+    records = submodel_records(told)
+    assert len(records) <= 4000
+    assert records[-1]["round"] == 1001
+    assert len(accuracy_records(told)) == 1001
+
+
+def test_a_family_shows_kept_and_skipped_blocks() -> None:
+    family = make_family("resnet18", "nefl-d")
+    figure = family_figure(family, profile_family(family, (3, 32, 32), 1), "resnet18")
+    smallest = [r for r in figure.records if r["submodel"].startswith("1:")]
+    assert [r["kept"] for r in smallest] == [1, 1, 0, 0, 1, 1, 0, 0]
+    assert draw(figure, Path("f.svg")).startswith(b"<svg")

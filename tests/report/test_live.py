@@ -1,0 +1,66 @@
+"""A watched page follows its run, for this machine alone."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from tests.report.conftest import MakeRun, round_line
+
+from nefl.report.live import serving
+
+
+@pytest.fixture
+def served(make_run: MakeRun) -> Iterator[tuple[Path, str]]:
+    log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3])]
+    folder = make_run("going", log=log, settings={"rounds": 9})
+    with serving([folder], 0) as (address, server):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield folder, address
+        server.shutdown()
+        thread.join()
+
+
+def get(address: str, path: str, host: str = "") -> tuple[int, str]:
+    port = int(address.rstrip("/").rsplit(":", 1)[1])
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def test_only_news_is_sent_and_only_to_this_machine(served: tuple[Path, str]) -> None:
+    folder, address = served
+    status, text = get(address, "/content?seen=")
+    version = json.loads(text)["content"]["version"]
+    assert status == 200
+    assert get(address, f"/content?seen={version.replace(' ', '%20')}")[0] == 204
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(round_line(3, [0.4, 0.5])) + "\n")
+    assert get(address, f"/content?seen={version.replace(' ', '%20')}")[0] == 200
+    assert get(address, "/", host="evil.example")[0] == 403
+    assert get(address, "/etc/passwd")[0] == 404
+
+
+def test_the_page_updates_itself(served: tuple[Path, str], browser: Browser) -> None:
+    folder, address = served
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(address)
+    page.wait_for_selector("body[data-drawn]", timeout=120_000, state="attached")
+    assert "round 2 of 9" in page.inner_text("#part-runs")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(round_line(3, [0.4, 0.5])) + "\n")
+    page.wait_for_function(
+        "() => document.getElementById('part-runs').innerText.includes('round 3 of 9')",
+        timeout=60_000,
+    )
+    assert not said
+    page.close()

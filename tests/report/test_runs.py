@@ -1,0 +1,104 @@
+"""A folder is read for what it has: whole, cut off, of another version, or no run at all."""
+
+import fcntl
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.conftest import MakeRun, round_line
+
+from nefl.errors import RunError
+from nefl.report.runs import read_run, read_runs
+from nefl.training import train
+
+
+def test_a_trained_run_is_read_back(quick: dict[str, Any], tmp_path: Path) -> None:
+    result = train(quick, tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.status == "finished"
+    assert list(run.accuracy) == result.summary["accuracy"]
+    assert [entry.number for entry in run.rounds] == [1, 2, 3, 4]
+    assert not run.problems
+    assert run.settings["local.batch_size"] == 8
+
+
+def test_of_a_round_run_twice_the_last_line_counts(make_run: MakeRun) -> None:
+    log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3]), round_line(1, [0.5, 0.6])]
+    run = read_run(make_run("twice", log=log, settings={"rounds": 2}))
+    assert [e.accuracy for e in run.rounds] == [(0.5, 0.6), (0.2, 0.3)]
+
+
+def test_status_tells_how_far_a_run_came(make_run: MakeRun) -> None:
+    assert read_run(make_run("empty", log=["{"])).status == "empty"
+    assert read_run(make_run("part", [[0.1]], settings={"rounds": 9})).status == "unfinished"
+    repeated = [{"event": "repeated", "round": 1, "why": "nobody", "failures": []}] * 3
+    failed = read_run(make_run("failed", log=repeated))
+    assert failed.status == "failed"
+    assert failed.repeated[0].why == "nobody"
+    stopped = [round_line(1), {"event": "stopped", "round": 1, "reason": "the disk is full"}]
+    run = read_run(make_run("stopped", log=stopped, settings={"rounds": 5}))
+    assert (run.status, run.stopped) == ("failed", "the disk is full")
+    going_on = [*stopped, {"event": "resume", "round": 1}]
+    resumed = read_run(make_run("resumed", log=going_on, settings={"rounds": 5}))
+    assert (resumed.status, resumed.stopped) == ("unfinished", "")
+
+
+def test_a_folder_in_use_is_running(make_run: MakeRun) -> None:
+    folder = make_run("held", [[0.1]], settings={"rounds": 9})
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert read_run(folder).status == "running"
+    assert read_run(folder).status == "unfinished"
+
+
+def test_strange_lines_are_unknown_not_fatal(make_run: MakeRun) -> None:
+    log: list[dict[str, Any] | str] = [
+        round_line(1, loss=None, trained="all", failures=[{"client": "x"}, 3], simulated=[1]),
+        {"event": "round", "round": "two"},
+        "[1, 2]",
+        "\x00not json",
+        {"event": "round", "round": 2, "accuracy": [0.5, None], "wall_seconds": "long"},
+    ]
+    run = read_run(make_run("strange", log=log, settings={"rounds": 2}))
+    assert [entry.number for entry in run.rounds] == [1, 2]
+    assert math.isnan(run.rounds[0].loss)
+    assert run.rounds[0].trained == {}
+    assert math.isnan(run.rounds[1].accuracy[1])
+    assert run.rounds[1].seconds == 0
+    assert any("1 lines" in problem for problem in run.problems)
+
+
+def test_settings_of_another_version_are_taken_and_named(make_run: MakeRun) -> None:
+    folder = make_run("newer", [[0.5]])
+    values = json.loads((folder / "config.json").read_text())
+    values["model"]["pruning"] = "yes"
+    (folder / "config.json").write_text(json.dumps(values))
+    run = read_run(folder)
+    assert run.config is None
+    assert run.settings["model.pruning"] == "yes"
+    assert "model.pruning" in run.problems[0]
+
+
+def test_what_is_no_run_is_refused_by_name(tmp_path: Path, make_run: MakeRun) -> None:
+    garbage = make_run("garbage")
+    (garbage / "config.json").write_text("\x00\x01")
+    with pytest.raises(RunError, match=r"garbage/config.json: is not valid json"):
+        read_run(garbage)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(RunError, match="nothing: is no run's folder"):
+        read_runs([tmp_path / "nothing"])
+
+
+def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path, make_run: MakeRun) -> None:
+    make_run("many/b", [[0.1]])
+    one = make_run("many/a", [[0.1]])
+    runs, refused = read_runs([one, tmp_path / "many", tmp_path / "none"])
+    assert [run.name for run in runs] == ["a", "b"]
+    assert len(refused) == 1
+
+
+def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
+    runs, _ = read_runs([make_run("x/same", [[0.1]]), make_run("y/same", [[0.1]])])
+    assert len({run.name for run in runs}) == 2
