@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nefl.artifacts.checkpoint import load_state
-from nefl.artifacts.runfolder import RunFolder, stored_config
+from nefl.artifacts.runfolder import RunFolder, find_checkpoint, stored_config
 from nefl.artifacts.summary import summarise
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
@@ -137,12 +137,7 @@ def evaluate(run: str | Path, *, best: bool = False, device: str | None = None) 
     if device is not None:
         config = replace(config, engine=replace(config.engine, device=device))
     setting = prepare(config)
-    checkpoints = path / "checkpoints"
-    newest = max(checkpoints.glob("round-*.safetensors"), default=None)
-    chosen = checkpoints / "best.safetensors" if best else newest
-    if chosen is None or not chosen.exists():
-        raise RunError(f"{path}: has no such checkpoint yet")
-    state = load_state(chosen, setting.family)
+    state = load_state(find_checkpoint(path, best=best), setting.family)
     with tuned_process(config.engine.threads):
         engine = SerialEngine(setting.site(), setting.family)
         return engine.evaluate(state, range(1, len(setting.family) + 1))
