@@ -5,6 +5,7 @@ import sys
 import typer
 from rich.console import Console
 
+from nefl.cli.export import export
 from nefl.cli.profile import profile
 from nefl.cli.train import evaluate, partition, recipes, resume, train
 from nefl.errors import NeflError
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, partition, recipes, profile):
+for command in (train, resume, evaluate, partition, recipes, profile, export):
     app.command()(command)
 
 

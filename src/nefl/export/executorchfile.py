@@ -1,9 +1,11 @@
 """ExecuTorch programs (.pte) for phones and boards, with XNNPACK's kernels, run by its runtime.
 
-A program takes one image at a time: its memory is planned when it is made.
+A program takes one image at a time: its memory is planned when it is made. The card and a checksum
+follow behind the program, where the runtime does not look.
 """
 
 import hashlib
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,9 @@ from nefl.export.quantize import EXTRA, quantize
 from nefl.export.runner import Save, quiet
 from nefl.extras import need
 
-CARD_METHOD = "nefl_card"
-"""The program's second method: it returns the card as text."""
-
 MAGIC = b"ET12"  # at byte 4 of a program
-_MARK = b"nefl-sha256:"
-_TRAILER = len(_MARK) + 32
+_TRAILER = struct.Struct("<Q32s8s")  # bytes of the card, checksum of all before, mark
+_MARK = b"nefl-pte"
 
 
 class ExecuTorchRunner:
@@ -50,18 +49,16 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
     xnnpack = need("executorch.backends.xnnpack.partition.xnnpack_partitioner", EXTRA)
     example = (calibration[:1].clone(),)
     with quiet():
-        plain = quantize(network, calibration, "xnnpack") if card.quantized else network
-        program = torch.export.export(plain, example)
+        plain = quantize(network, calibration, one_image=True) if card.quantized else network
+        lowered = exir.to_edge_transform_and_lower(
+            torch.export.export(plain, example), partitioner=[xnnpack.XnnpackPartitioner()]
+        ).to_executorch()
+    program = bytes(lowered.buffer)
 
     def save(path: Path, final: Card) -> None:
-        with quiet():
-            lowered = exir.to_edge_transform_and_lower(
-                program,
-                partitioner=[xnnpack.XnnpackPartitioner()],
-                constant_methods={CARD_METHOD: card_to_json(final)},
-            ).to_executorch()
-        data = bytes(lowered.buffer)
-        path.write_bytes(data + _MARK + hashlib.sha256(data).digest())
+        text = card_to_json(final).encode()
+        digest = hashlib.sha256(program + text).digest()
+        path.write_bytes(program + text + _TRAILER.pack(len(text), digest, _MARK))
 
     return save
 
@@ -80,19 +77,19 @@ def open_program(path: Path) -> ExecuTorchRunner:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     if data[4:8] != MAGIC:
         raise RunError(f"{path}: is no ExecuTorch program")
-    program, trailer = data[:-_TRAILER], data[-_TRAILER:]
-    if not trailer.startswith(_MARK):
+    content, trailer = data[: -_TRAILER.size], data[-_TRAILER.size :]
+    length, digest, mark = _TRAILER.unpack(trailer.rjust(_TRAILER.size, b"\0"))
+    if mark != _MARK:
         raise RunError(f"{path}: was not written by `nefl export`, or is cut off")
     # The runtime does not check what it reads: damaged bytes must not reach it.
-    if hashlib.sha256(program).digest() != trailer[len(_MARK) :]:
+    if hashlib.sha256(content).digest() != digest or length > len(content):
         raise RunError(
             f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
             "it again"
         )
+    program, text = content[:-length], content[-length:].decode()
     try:
-        loaded = runtime.Runtime.get().load_program(program)
-        text = loaded.load_method(CARD_METHOD).execute([])[0]
-        method = loaded.load_method("forward")
+        method = runtime.Runtime.get().load_program(program).load_method("forward")
     except Exception as error:  # the runtime raises its own kinds, of no common base
         raise RunError(f"{path}: ExecuTorch does not take it ({error})") from None
     return ExecuTorchRunner(card_from_json(text, path), method, program)
