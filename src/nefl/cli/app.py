@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from nefl.cli.export import export
+from nefl.cli.predict import predict, serve
 from nefl.cli.profile import profile
 from nefl.cli.train import evaluate, partition, recipes, resume, train
 from nefl.errors import NeflError
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, partition, recipes, profile, export):
+for command in (train, resume, evaluate, partition, recipes, profile, export, predict, serve):
     app.command()(command)
 
 

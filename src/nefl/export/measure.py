@@ -1,6 +1,7 @@
 """Latency and peak memory of an exported file, measured in a process of its own.
 
-`python -m nefl.export.measure FILE THREADS` prints them as JSON.
+`python -m nefl.export.measure FILE` prints them as JSON. One thread is used, as a device that does
+other things as well would give.
 """
 
 import importlib
@@ -27,9 +28,9 @@ class Measured:
     """What a file cost on this machine.
 
     Attributes:
-        latency: median seconds for one image.
-        memory: bytes that opening the file and predicting took at most, beyond those of the
-            runtime before.
+        latency: median seconds for one image, on one thread.
+        memory: bytes that opening the file and predicting took at most, beyond what the
+            process had before; that includes what the runtime loads on first use.
     """
 
     latency: float
@@ -42,7 +43,7 @@ def measure_file(path: Path) -> Measured:
     Raises:
         RunError: if the process fails.
     """
-    command = [sys.executable, "-m", "nefl.export.measure", str(path), str(torch.get_num_threads())]
+    command = [sys.executable, "-m", "nefl.export.measure", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     try:
         found = json.loads(done.stdout.splitlines()[-1])
@@ -52,8 +53,8 @@ def measure_file(path: Path) -> Measured:
         raise RunError(f"{path}: could not be measured ({last})") from None
 
 
-def _measure(path: Path, threads: int) -> Measured:
-    torch.set_num_threads(threads)
+def _measure(path: Path) -> Measured:
+    torch.set_num_threads(1)
     form = FORMATS[recognise(path)]
     importlib.import_module(form.runtime)
     torch.nn.functional.conv2d(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 3, 3))  # wake the kernels
@@ -81,5 +82,5 @@ def _peak() -> int:
 
 
 if __name__ == "__main__":
-    result = _measure(Path(sys.argv[1]), int(sys.argv[2]))
+    result = _measure(Path(sys.argv[1]))
     sys.stdout.write(json.dumps({"latency": result.latency, "memory": result.memory}) + "\n")
