@@ -30,11 +30,13 @@ class ModelConfig(_Part):
             `classes` and `input_shape` that returns a `Family`.
         method: a method of the table; with one's own model only its way of training counts.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
+        start: the folder of a run or an elastic file, whose weights the training starts from.
     """
 
     name: str = "resnet8"
     method: str = "nefl-wd"
     ratios: tuple[float, ...] | None = None
+    start: str | None = None
 
 
 @dataclass(frozen=True)

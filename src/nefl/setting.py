@@ -171,7 +171,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
     data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
     partition = replace(config.partition, file=absolute(config.partition.file))
-    return replace(config, data=data, partition=partition)
+    model = replace(config.model, start=absolute(config.model.start))
+    return replace(config, data=data, partition=partition, model=model)
 
 
 def count_workers(engine: EngineConfig, per_round: int) -> int:

@@ -25,6 +25,7 @@ from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
 from nefl.rounds import Observer, run_training
 from nefl.setting import Setting, prepare, with_absolute_paths
+from nefl.start import first_state
 from nefl.state import Evaluation, ServerState
 
 
@@ -159,7 +160,7 @@ def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> 
     for problem in problems:
         folder.log("damaged", reason=problem)
     if state is None:
-        state = setting.family.initial_state(setting.config.seed)
+        state = first_state(setting, folder.log)
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:

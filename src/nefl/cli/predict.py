@@ -4,6 +4,7 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -17,6 +18,9 @@ from nefl.errors import ConfigError, DataError
 from nefl.serving.app import CONCURRENCY, MAX_BODY, as_json
 from nefl.serving.predictor import Prediction, Predictor
 from nefl.serving.server import make_server
+
+THREADS = 1
+"""For one image, more threads wait for each other longer than they compute."""
 
 File = Annotated[Path, typer.Argument(help="A file that nefl export wrote.")]
 
@@ -35,6 +39,7 @@ def predict(
     """Say what is in pictures."""
     if submodel is not None and fits is not None:
         raise ConfigError("give one of --submodel and --fits")
+    torch.set_num_threads(THREADS)
     predictor = Predictor(file)
     budget = None if fits is None else parse_budget(fits)
     found: list[tuple[Path, Prediction]] = []
@@ -70,6 +75,7 @@ def serve(
     concurrency: Annotated[int, typer.Option(help="Requests under way at once.")] = CONCURRENCY,
 ) -> None:
     """Answer for pictures over HTTP: a page for people, JSON for programs."""
+    torch.set_num_threads(THREADS)
     server = make_server(
         Predictor(file), host=host, port=port, max_body=max_body, concurrency=concurrency
     )

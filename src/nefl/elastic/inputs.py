@@ -3,6 +3,7 @@
 import io
 import warnings
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 from nefl.artifacts.card import Card
 from nefl.data.augment import BatchTransform, Policy, make_transform
 from nefl.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 MAX_PIXELS = 40_000_000
@@ -63,7 +67,7 @@ def _check_size(size: tuple[int, int], where: str) -> None:
         )
 
 
-def _without_alpha(image):  # type: ignore[no-untyped-def]  # Pillow is only imported on use
+def _without_alpha(image: "PillowImage") -> "PillowImage":
     """Lay a picture with transparency on white, as people see it."""
     from PIL import Image
 

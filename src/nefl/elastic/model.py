@@ -82,8 +82,7 @@ class ElasticModel(nn.Module):
             for model in self.models
         ]
         self._costs = [
-            replace(cost, latency=seconds)
-            for cost, seconds in zip(self._costs, found, strict=True)
+            replace(cost, latency=seconds) for cost, seconds in zip(self._costs, found, strict=True)
         ]
         return found
 

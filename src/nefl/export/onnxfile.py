@@ -82,14 +82,12 @@ def open_onnx(path: Path) -> OnnxRunner:
         RunError: if the file is missing, foreign, cut off or damaged.
     """
     onnx, runtime = need("onnx", EXTRA), need("onnxruntime", EXTRA)
-    from google.protobuf.message import DecodeError
-
     try:
         # Tensors in other files could name any path; nefl writes none.
         model = onnx.load_model(str(path), load_external_data=False)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
-    except DecodeError:
+    except Exception:  # protobuf raises its own kind, of no common base
         raise RunError(f"{path}: is no ONNX file, or damaged; export it again") from None
     notes = {entry.key: entry.value for entry in model.metadata_props}
     card = card_from_json(notes.get(CARD_KEY), path)
@@ -122,7 +120,7 @@ def _quantize(model: Any, calibration: Tensor) -> Any:
     quantization = need("onnxruntime.quantization", EXTRA)
     preparation = need("onnxruntime.quantization.shape_inference", EXTRA)
     onnx = need("onnx", EXTRA)
-    batches = iter(calibration.split(CALIBRATION_BATCH))
+    batches = iter(torch.split(calibration, CALIBRATION_BATCH))
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined,misc]
         def get_next(self) -> dict[str, Any] | None:

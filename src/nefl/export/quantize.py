@@ -36,7 +36,7 @@ def quantize(network: nn.Module, calibration: Tensor, *, one_image: bool) -> Any
     graph = torch.export.export(network, example, dynamic_shapes=shapes).module()
     prepared = pt2e.prepare_pt2e(graph, quantizer)
     with torch.no_grad():
-        for inputs in calibration.split(size):
+        for inputs in torch.split(calibration, size):
             prepared(inputs)
     quantized = pt2e.convert_pt2e(prepared)
     _drop_unused(quantized)

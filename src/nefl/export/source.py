@@ -119,4 +119,4 @@ def open_run(run: str | Path, *, best: bool = False) -> Source:
 def predict_batches(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the logits of many inputs, some at a time."""
     with torch.inference_mode():
-        return torch.cat([model(batch) for batch in inputs.split(BATCH)])
+        return torch.cat([model(batch) for batch in torch.split(inputs, BATCH)])

@@ -9,11 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class _LiveBytes(TorchDispatchMode):
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storages that operations make, from their making to their end."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._live = 0
         self._known: set[int] = set()
@@ -65,4 +65,5 @@ def inference_memory(module: nn.Module, input_shape: tuple[int, ...], batch_size
             module(batch)
     finally:
         module.train(was)
-    return fixed + batch.numel() * batch.element_size() + live.peak
+    peak: int = live.peak
+    return fixed + batch.numel() * batch.element_size() + peak

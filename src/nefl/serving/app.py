@@ -21,8 +21,10 @@ CONCURRENCY = 16
 HEADERS = (
     (
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
     ),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -197,7 +199,9 @@ def _read_query(text: str) -> tuple[int | None, Budget | None]:
     try:
         asked = dict(parse_qsl(text, strict_parsing=bool(text), max_num_fields=4))
     except ValueError:
-        raise Refusal(400, "the query cannot be read; give submodel=2 or fits=latency<5ms") from None
+        raise Refusal(
+            400, "the query cannot be read; give submodel=2 or fits=latency<5ms"
+        ) from None
     for key in asked.keys() - {"submodel", "fits"}:
         raise Refusal(400, f"{key!r} cannot be asked for; there is submodel and fits")
     number = asked.get("submodel")

@@ -112,9 +112,7 @@ class Predictor:
     def _pick(self, submodel: int | None, budget: Budget | None) -> tuple[int, bool]:
         numbers: Sequence[int] = [card.number for card in self.card.submodels]
         if submodel is not None and submodel not in numbers:
-            raise ConfigError(
-                f"submodel {submodel}: this file has {', '.join(map(str, numbers))}"
-            )
+            raise ConfigError(f"submodel {submodel}: this file has {', '.join(map(str, numbers))}")
         if submodel is not None:
             return submodel, True
         if budget is None:
