@@ -69,8 +69,8 @@ def test_rows_of_the_classifier_go_by_the_names_of_classes(
         "    images = rng.integers(0, 256, (240, 1, 8, 8), dtype=np.uint8)\n"
         "    labels = np.arange(240) % 12\n"
         "    names = ['new', '1', '0', *map(str, range(2, 10)), 'other']\n"
-        "    return dict(train_images=images, train_labels=labels, test_images=images[:48],\n"
-        "                test_labels=labels[:48], class_names=names)\n"
+        "    return dict(x_train=images, y_train=labels, x_test=images[:48],\n"
+        "                y_test=labels[:48], class_names=names)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

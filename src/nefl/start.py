@@ -1,7 +1,7 @@
 """A trained family as the start of the next run: other submodels, classes or data.
 
 Every tensor is looked up by name in what was trained. A shared one is the leading corner of the old
-one; one that a submodel has for itself comes from the smallest old submodel that has room for it.
+one; those that a submodel has for itself come from the smallest old submodel with room for them.
 Rows of the classifier go by the names of the classes. What no old tensor can give stays fresh if it
 belongs to a classifier or an exit, and is an error otherwise.
 """
@@ -26,7 +26,7 @@ from nefl.nesting.corners import corner, extract
 from nefl.nesting.modules import BatchNorm, Exit
 from nefl.nesting.spec import Family
 from nefl.setting import Setting, prepare
-from nefl.state import ServerState
+from nefl.state import ServerState, Tensors
 
 CALIBRATION, BATCH = 2048, 128
 """Training examples over which norm statistics are taken anew, and how many at once."""
@@ -133,10 +133,7 @@ def adopt(
         if found is None:
             stayed.add(name)
         shared[name] = tensor if found is None else found
-    own = tuple(
-        {name: _own(name, tensor, trained.state, stayed) for name, tensor in mine.items()}
-        for mine in fresh.per_submodel
-    )
+    own = tuple(_own(mine, trained.state, stayed) for mine in fresh.per_submodel)
     return ServerState(0, shared, own), stayed
 
 
@@ -160,17 +157,34 @@ def _candidates(name: str, state: ServerState) -> Iterator[Tensor]:
 
 def _room_for(name: str, tensor: Tensor, state: ServerState) -> Tensor | None:
     for found in _candidates(name, state):
-        if found.ndim == tensor.ndim and all(map(int.__ge__, found.shape, tensor.shape)):
+        if _holds(found, tensor):
             return found[corner(tensor.shape)].to(tensor.dtype).clone()
     return None
 
 
-def _own(name: str, tensor: Tensor, state: ServerState, stayed: set[str]) -> Tensor:
-    found = _room_for(name, tensor, state)
-    if found is None:
-        stayed.add(name)
-        return tensor
-    return found
+def _holds(large: Tensor, small: Tensor) -> bool:
+    return large.ndim == small.ndim and all(map(int.__ge__, large.shape, small.shape))
+
+
+def _own(mine: Tensors, state: ServerState, stayed: set[str]) -> dict[str, Tensor]:
+    """Return a submodel's own tensors, from one old submodel if one has room for them all.
+
+    A step size fits everywhere: only the whole tells which old submodel is the nearest.
+    """
+    complete = [
+        old
+        for old in state.per_submodel
+        if all(name in old and _holds(old[name], tensor) for name, tensor in mine.items())
+    ]
+    complete.sort(key=lambda old: sum(tensor.numel() for tensor in old.values()))
+    donor = ServerState(0, {}, (complete[0],)) if complete else state
+    result: dict[str, Tensor] = {}
+    for name, tensor in mine.items():
+        found = _room_for(name, tensor, donor)
+        if found is None:
+            stayed.add(name)
+        result[name] = tensor if found is None else found
+    return result
 
 
 def _by_class(
