@@ -66,8 +66,15 @@ def bomb(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"hello", b"\x89PNG\r\n\x1a\n", bomb(60_000, 60_000), bomb(8000, 6000), b"GIF89a" + b"\0" * 50],
-)  # fmt: skip
+    [
+        b"",
+        b"hello",
+        b"\x89PNG\r\n\x1a\n",
+        bomb(60_000, 60_000),
+        bomb(8000, 6000),
+        b"GIF89a" + b"\0" * 50,
+    ],
+)
 def test_rubbish_and_bombs_are_refused_by_name(card: Card, data: bytes) -> None:
     with pytest.raises(DataError, match="photo.png: "):
         decode_picture(data, "photo.png", card)

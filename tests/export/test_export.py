@@ -53,7 +53,7 @@ def test_format(run: Path, name: str, tmp_path: Path) -> None:
     assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)
 
     source = open_run(run)
-    inputs, labels = source.test_batch(50)
+    inputs, _ = source.test_batch(50)
     opened = open_model(out)
     wanted = predict_batches(source.submodel(2), inputs)
     torch.testing.assert_close(opened(inputs), wanted, rtol=0, atol=1e-4)

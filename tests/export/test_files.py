@@ -40,8 +40,8 @@ def test_damaged_files_are_refused_by_name(
         lambda d: d[:-1],
         lambda d: d[: len(d) // 2],
         lambda d: d[:20],
-        lambda d: b"",
-        lambda d: b"hello, this is some text of no format",
+        lambda _: b"",
+        lambda _: b"hello, this is some text of no format",
         lambda d: d[:8] + b"{" * 40,
     ]
     for number, damage in enumerate(damages):
