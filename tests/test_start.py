@@ -10,9 +10,10 @@ import torch
 import nefl
 from nefl.artifacts.runfolder import read_log
 from nefl.config_reading import config_from, with_settings
+from nefl.elastic.adopt import cut, norm_statistics
 from nefl.errors import ConfigError
 from nefl.setting import prepare
-from nefl.start import first_state, norm_statistics
+from nefl.start import first_state
 
 
 def setting_of(values: dict[str, Any], **changes: Any) -> Any:
@@ -97,6 +98,19 @@ def test_a_run_started_from_another_says_so(
     assert event["path"] == str(elastic_file)
     assert event["fresh"] == []
     assert nefl.resume(result.path).summary["state_sha256"] == result.summary["state_sha256"]
+
+
+def test_any_spec_whose_corners_exist_can_be_cut(digits_run: Path, elastic_file: Path) -> None:
+    source, trained = nefl.export.source.open_run(digits_run), nefl.load(elastic_file)
+    inputs, labels = source.test_batch(100)
+    batches = list(torch.split(source.training_batch(400), 100))
+    spec = nefl.SubmodelSpec(trained.family.specs[-1].blocks, 0.97)
+    module = cut(trained, spec, batches)
+    found = float((module(inputs).argmax(1) == labels).float().mean())
+    assert spec not in trained.family.specs
+    assert found > 0.2
+    with pytest.raises(nefl.NeflError, match="blocks"):
+        cut(trained, nefl.SubmodelSpec(((1.0, 1.0), (1.0,), (1.0,))), batches)
 
 
 def test_what_has_no_corner_there_is_named(

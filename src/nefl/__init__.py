@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from nefl.config import RunConfig
+from nefl.elastic.adopt import cut
 from nefl.elastic.budget import Budget, parse_budget
 from nefl.elastic.file import TrainedFamily, load
 from nefl.elastic.model import ElasticModel
@@ -48,6 +49,7 @@ __all__ = [
     "TrainTask",
     "TrainedFamily",
     "UpdateError",
+    "cut",
     "evaluate",
     "export_family",
     "export_submodel",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,8 +16,10 @@ from nefl.export.compare import MAX_ACCURACY_LOSS, Comparison, check, compare
 from nefl.export.fold import Plain, fold
 from nefl.export.formats import find_format
 from nefl.export.measure import Measured, measure_file
+from nefl.export.plainfile import open_plain
 from nefl.export.source import Source, open_run, predict_batches
 from nefl.files import write_atomically
+from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
 from nefl.state import ServerState
 
@@ -96,24 +99,29 @@ def export_submodel(
     wanted = predict_batches(source.submodel(submodel), inputs)
     plain = fold(source.submodel(submodel))
     card = replace(source.card((submodel,)), quantized="int8" if quantized else None)
+    rebuilt = format_name == "safetensors"
+    build = source.setting.family.build
+    reopen = partial(open_plain, build=build) if rebuilt else form.open
     save = form.prepare(plain.network, card, source.training_batch(CALIBRATION))
     found: list[tuple[Comparison, Card]] = []
 
     def write(beside: Path) -> None:
         """Write, try, and write again with what the trial has shown; both must pass."""
         save(beside, card)
-        comparison = compare(form.open(beside)(inputs), wanted, labels)
+        comparison = compare(reopen(beside)(inputs), wanted, labels)
         check(comparison, quantized=quantized, max_loss=max_loss)
         final = replace(card, submodels=(with_accuracy(card.submodels[0], comparison),))
         save(beside, final)
-        again = form.open(beside)
+        again = reopen(beside)
         if not torch.allclose(again(inputs[:2]), wanted[:2], atol=2 * comparison.difference + 1e-6):
             raise RunError(f"{path}: the file does not repeat its own results")
         found.append((comparison, again.card))
 
     write_atomically(path, write)
     comparison, written = found[0]
-    measured = measure_file(path) if measure else None
+    # A process of its own can rebuild nefl's models from their names, and no others.
+    alone = not rebuilt or written.model in MODELS
+    measured = measure_file(path) if measure and alone else None
     return Export(path, format_name, path.stat().st_size, written, plain, comparison, measured)
 
 
