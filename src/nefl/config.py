@@ -31,12 +31,21 @@ class ModelConfig(_Part):
         method: a method of the table; with one's own model only its way of training counts.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
         weights: a file of weights that the global model starts from; fresh ones if left out.
+        start: the folder of a run or an elastic file that the whole family starts from.
     """
 
     name: str = "resnet8"
     method: str = "nefl-wd"
     ratios: tuple[float, ...] | None = None
     weights: str | None = None
+    start: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse to start from two things at once."""
+        _require(
+            self.weights is None or self.start is None,
+            "model.weights and model.start: a run starts from one of them; leave the other out",
+        )
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
     data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
     partition = replace(config.partition, file=absolute(config.partition.file))
-    model = replace(config.model, weights=absolute(config.model.weights))
+    weights, start = absolute(config.model.weights), absolute(config.model.start)
+    model = replace(config.model, weights=weights, start=start)
     return replace(config, model=model, data=data, partition=partition)
 
 

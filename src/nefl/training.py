@@ -13,7 +13,7 @@ import torch
 
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.facts import versions, write_facts
-from nefl.artifacts.runfolder import RunFolder, stored_config
+from nefl.artifacts.runfolder import RunFolder, find_checkpoint, stored_config
 from nefl.artifacts.summary import summarise
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
@@ -26,6 +26,7 @@ from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
 from nefl.rounds import Observer, run_training
 from nefl.setting import Setting, prepare, with_absolute_paths
+from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState
 
 
@@ -76,7 +77,7 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     setting = prepare(config)
-    first = setting.initial_state()  # a file of weights that does not fit leaves no folder behind
+    first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
     try:
         if started is not None:
@@ -144,12 +145,7 @@ def evaluate(
     if recalibrate:
         config = replace(config, server=replace(config.server, recalibrate=True))
     setting = prepare(config)
-    checkpoints = path / "checkpoints"
-    newest = max(checkpoints.glob("round-*.safetensors"), default=None)
-    chosen = checkpoints / "best.safetensors" if best else newest
-    if chosen is None or not chosen.exists():
-        raise RunError(f"{path}: has no such checkpoint yet")
-    state = load_state(chosen, setting.family)
+    state = load_state(find_checkpoint(path, best=best), setting.family)
     with tuned_process(config.engine.threads):
         engine = SerialEngine(setting.site(), setting.family)
         return engine.evaluate(state, range(1, len(setting.family) + 1))
@@ -168,7 +164,7 @@ def _run(
     folder: RunFolder,
     setting: Setting,
     observers: Sequence[Observer],
-    first: ServerState | None = None,
+    first: FirstState | None = None,
 ) -> RunResult:
     folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
@@ -177,7 +173,10 @@ def _run(
     for problem in problems:
         folder.log("damaged", reason=problem)
     if state is None:
-        state = first if first is not None else setting.initial_state()
+        begin = first if first is not None else first_state(setting)
+        if begin.source is not None:
+            folder.log("started_from", **begin.source)
+        state = begin.state
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:

@@ -115,11 +115,16 @@ class Site:
 
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""
-        model = self._load(chunk.submodel, tensors)
-        if self.measures_norms:
-            measure_norms(model, self._training_batches(), self._how.memory_format)
+        model = self.ready(chunk.submodel, tensors)
         images, labels = self._test.take(self._test_rows[chunk.start : chunk.stop])
         return score_chunk(model, images, labels, self._test_transform, self._how.memory_format)
+
+    def ready(self, submodel: int, tensors: Tensors) -> nn.Module:
+        """Return a submodel as it is evaluated; it lives until the next call."""
+        model = self._load(submodel, tensors)
+        if self.measures_norms:
+            measure_norms(model, self._training_batches(), self._how.memory_format)
+        return model.eval()
 
     def _training_batches(self) -> Iterator[Tensor]:
         """Yield all clients' examples as inputs, without augmentation, in a fixed order."""
