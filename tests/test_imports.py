@@ -30,9 +30,10 @@ RANK = {
     "recorder": 7,
     "setting": 8,
     "training": 9,
-    "cli": 10,
+    "flower": 10,
+    "cli": 11,
     "__init__": 10,
-    "__main__": 11,
+    "__main__": 12,
 }
 ARTIFACTS_SEE = {"errors", "files", "state", "config", "config_reading", "nesting"}
 

@@ -23,9 +23,12 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
-from nefl.rounds import Observer, run_training
+from nefl.rounds import Engine, Observer, run_training
 from nefl.setting import Setting, prepare, with_absolute_paths
 from nefl.state import Evaluation, ServerState
+
+Connect = Callable[[Setting, RunFolder], tuple[Setting, Engine]]
+"""Makes an engine that the configuration cannot ask for, and the setting that goes with it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ def train(
     name: str = "run",
     observers: Sequence[Observer] = (),
     started: Callable[[Path], None] | None = None,
+    connect: Connect | None = None,
 ) -> RunResult:
-    """Train a family over simulated clients.
+    """Train a family over simulated clients, or over those that `connect` reaches.
 
     Args:
         config: a configuration, settings to make one from, or a recipe's name or file.
@@ -61,6 +65,7 @@ def train(
         name: what such a numbered folder is called, where the configuration is no recipe.
         observers: told after each round.
         started: told the folder as soon as it is there.
+        connect: makes the engine, where it is not one of this machine's.
 
     Raises:
         NeflError: if the configuration, the data or the folder cannot be used.
@@ -80,7 +85,7 @@ def train(
         if started is not None:
             started(folder.path)
         folder.log("start", round=0, seed=config.seed, torch=torch.__version__)
-        return _run(folder, setting, observers)
+        return _run(folder, setting, observers, connect)
     finally:
         folder.close()
 
@@ -100,7 +105,11 @@ def claim_folder(recipe: str) -> Path:
 
 
 def resume(
-    run: str | Path, *, engine: EngineConfig | None = None, observers: Sequence[Observer] = ()
+    run: str | Path,
+    *,
+    engine: EngineConfig | None = None,
+    observers: Sequence[Observer] = (),
+    connect: Connect | None = None,
 ) -> RunResult:
     """Go on with a run that was stopped or killed; a finished one is returned as it is.
 
@@ -108,6 +117,7 @@ def resume(
         run: the run's folder.
         engine: another engine than the one it was started with.
         observers: told after each round.
+        connect: as for `train`.
 
     Raises:
         NeflError: if there is no such run, or it is in use, damaged or has changed.
@@ -116,7 +126,7 @@ def resume(
     try:
         config = folder.config
         setting = prepare(config if engine is None else replace(config, engine=engine))
-        return _run(folder, setting, observers)
+        return _run(folder, setting, observers, connect)
     finally:
         folder.close()
 
@@ -157,7 +167,9 @@ def draw_partition(run: str | Path) -> str:
     return prepare(stored_config(Path(run))).draw_partition()
 
 
-def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> RunResult:
+def _run(
+    folder: RunFolder, setting: Setting, observers: Sequence[Observer], connect: Connect | None
+) -> RunResult:
     folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
     state, problems = folder.load_newest(setting.family)
@@ -168,18 +180,25 @@ def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> 
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:
-        state = _train_on(state, folder, setting, observers)
+        state = _train_on(state, folder, setting, observers, connect)
     summary = summarise(folder.path, setting.family, state)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
 
 
 def _train_on(
-    state: ServerState, folder: RunFolder, setting: Setting, observers: Sequence[Observer]
+    state: ServerState,
+    folder: RunFolder,
+    setting: Setting,
+    observers: Sequence[Observer],
+    connect: Connect | None,
 ) -> ServerState:
     recorder = Recorder(folder, setting.config, state)
     with tuned_process(setting.config.engine.threads):
-        engine = setting.engine(folder.partition)
+        if connect is None:
+            engine = setting.engine(folder.partition)
+        else:
+            setting, engine = connect(setting, folder)
         try:
             if isinstance(engine, SerialEngine):
                 state = _on_device(state, pick_device(setting.config.engine.device))

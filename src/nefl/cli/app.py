@@ -5,6 +5,7 @@ import sys
 import typer
 from rich.console import Console
 
+from nefl.cli.flower import flower
 from nefl.cli.profile import profile
 from nefl.cli.train import evaluate, partition, recipes, resume, train
 from nefl.errors import NeflError
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 for command in (train, resume, evaluate, partition, recipes, profile):
     app.command()(command)
+app.add_typer(flower, name="flower")
 
 
 @app.callback()
