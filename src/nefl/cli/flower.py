@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nefl.cli.train import terminate_as_interrupt
 from nefl.config_reading import config_from, parse_setting
 from nefl.errors import ConfigError, RunError
 from nefl.recipes import recipe_values
@@ -61,7 +62,7 @@ def simulate(
     given: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     count = nodes or given.get("clients.count") or _clients(folder)
     place = home or folder / ".flower"
-    with Loopback(place, simulation=True) as loopback:
+    with terminate_as_interrupt(), Loopback(place, simulation=True) as loopback:
         loopback.start_server()
         run = loopback.run(folder, given, nodes=int(count))
         _follow(run, loopback.log("run"))

@@ -12,6 +12,9 @@ QUIET = {
 }
 """No telemetry, no look for updates, no packages fetched while a run is under way."""
 
+SIMULATION = {"RAY_worker_niceness": "0"}
+"""Ray gives its workers the least priority there is, but here they do the work."""
+
 
 def quiet_environment(home: Path) -> dict[str, str]:
     """Return the environment for Flower's programs.
@@ -21,4 +24,4 @@ def quiet_environment(home: Path) -> dict[str, str]:
     """
     programs = str(Path(sys.executable).parent)  # Flower starts its own programs by their names
     path = os.pathsep.join([programs, os.environ.get("PATH", "")])
-    return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(home.absolute())}
+    return {**os.environ, **QUIET, **SIMULATION, "PATH": path, "FLWR_HOME": str(home.absolute())}

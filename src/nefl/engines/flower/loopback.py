@@ -31,7 +31,6 @@ class Loopback:
         folder: for connections, keys, certificates and the programs' logs.
         secure: with TLS and node keys.
         simulation: nodes are simulated by Flower with Ray, none are started.
-        name: of the nodes' and server's log files when a federation is started again.
     """
 
     def __init__(self, folder: Path, *, secure: bool = False, simulation: bool = False) -> None:
@@ -40,6 +39,7 @@ class Loopback:
         self.environment = quiet_environment(folder / "home")
         self.port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: set[str] = set()
         (folder / "home").mkdir(parents=True, exist_ok=True)
         self.files = self._secure_files() if secure else None
         self._write_connection()
@@ -128,8 +128,10 @@ class Loopback:
         return self.start(name, command)
 
     def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Start a program in a session of its own, its output appended to a log file."""
-        with self.log(name).open("ab") as log:
+        """Start a program in a session of its own; its output goes to a log file."""
+        mode = "ab" if name in self._started else "wb"  # a new federation, a new log
+        self._started.add(name)
+        with self.log(name).open(mode) as log:
             process = subprocess.Popen(
                 [self._program(command[0]), *command[1:]],
                 env=self.environment,
@@ -146,20 +148,23 @@ class Loopback:
         process = self._processes.pop(name, None)
         if process is None:
             return
+        # Flower's programs start others in sessions of their own, which would live on.
+        family = descendants(process.pid)
         if not kill and process.poll() is None:
             _signal(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-        _signal(process.pid, signal.SIGKILL)  # what it left behind is in its session
+        for pid in (process.pid, *family):
+            _signal(pid, signal.SIGKILL)
         process.wait()
 
     def log(self, name: str) -> Path:
         """Return the file with what a program says."""
         return self.folder / f"{name}.log"
 
-    def pid(self, name: str) -> int:
-        """Return the number of a program's process, which is its session's too."""
-        return self._processes[name].pid
+    def alive(self, name: str) -> bool:
+        """Whether a program is running."""
+        return name in self._processes and self._processes[name].poll() is None
 
     def _call(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -202,9 +207,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _signal(session: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(session, number)
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            # The second field is the program's name in brackets, which may hold spaces.
+            parent = int(status.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(status.parent.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def _toml(value: object) -> str:
