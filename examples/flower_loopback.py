@@ -14,6 +14,8 @@ bit, that of `nefl train` with the same settings.
 
 import argparse
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -157,6 +159,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=900.0)
     parser.add_argument("--calm", action="store_true")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and end what was started
     with folder_for(given.folder) as folder:
         out = federate(folder, given.rounds, given.deadline, given.limit, calm=given.calm)
         tell(out)

@@ -134,8 +134,15 @@ class NodeRoster:
         for node, name in sorted(nodes.items(), key=lambda item: (item[1], item[0])):
             if node not in known and node not in self._asked:
                 self._meet(node, name)
-        for reply in self._mailbox.fetch(list(self._asked.values())):
-            self._hear(reply, nodes)
+        heard = [self._hear(r) for r in self._mailbox.fetch(list(self._asked.values()))]
+        # Those who say which client they are come first: the others take what is left.
+        for node, capability in sorted(
+            (answer for answer in heard if answer is not None), key=lambda a: a[1].client is None
+        ):
+            name = nodes.get(node, "")
+            entry = self._registry.entry(name)
+            if entry is not None:
+                self._admit(node, name, entry, capability)
 
     def _meet(self, node: int, name: str) -> None:
         entry = self._registry.entry(name)
@@ -152,24 +159,21 @@ class NodeRoster:
             if number is not None:
                 self._asked[node] = number
 
-    def _hear(self, reply: Message, nodes: Mapping[int, str]) -> None:
+    def _hear(self, reply: Message) -> tuple[int, Capability] | None:
+        """Return which node answers the query, and what; nothing if it says nothing of use."""
         number = reply.metadata.reply_to_message_id
         node = next((n for n, asked in self._asked.items() if asked == number), None)
         if node is None:
-            return
+            return None
         del self._asked[node]
-        name = nodes.get(node, "")
         if reply.has_error():
-            self._refuse(node, name, f"it failed at the query: {reply.error.reason}"[:500])
-            return
+            self._refuse(node, "", f"it failed at the query: {reply.error.reason}"[:500])
+            return None
         try:
-            capability = read_capability(reply.content)
+            return node, read_capability(reply.content)
         except UpdateError as error:
-            self._refuse(node, name, str(error))
-            return
-        entry = self._registry.entry(name)
-        if entry is not None:
-            self._admit(node, name, entry, capability)
+            self._refuse(node, "", str(error))
+            return None
 
     def _admit(self, node: int, name: str, entry: NodeEntry, capability: Capability) -> None:
         try:
