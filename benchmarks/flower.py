@@ -39,9 +39,8 @@ def measure_bytes() -> None:
     family = nefl.make_family("resnet18", "nefl-wd")
     state = family.initial_state(0)
     whole = content_bytes(RecordDict({"arrays": state_to_arrays(state)}))
-    print(
-        f"{'submodel':>8} {'weights':>12} {'message':>12} {'of the full':>12} {'write s':>8} {'read s':>8}"
-    )
+    columns = ("submodel", "weights", "message", "of the full", "write s", "read s")
+    print(" ".join(f"{column:>12}" for column in columns))
     full = 0
     rows = []
     for submodel in range(len(family), 0, -1):
@@ -57,12 +56,9 @@ def measure_bytes() -> None:
         weights = payload_bytes(family, submodel)
         rows.append((submodel, weights, message, message / full, written - started, read - written))
     for number, weights, message, share, writing, reading in reversed(rows):
-        print(
-            f"{number:8d} {weights:12,d} {message:12,d} {share:12.2f} {writing:8.3f} {reading:8.3f}"
-        )
-    print(
-        f"the whole state, where clients choose: {whole:,d} bytes, {whole / full:.2f} of the full"
-    )
+        numbers = f"{number:12d} {weights:12,d} {message:12,d} {share:12.2f}"
+        print(f"{numbers} {writing:12.3f} {reading:12.3f}")
+    print(f"the whole state, where clients choose: {whole:,d} bytes, {whole / full:.2f} of that")
 
 
 def cpu_seconds(code: str) -> float:
@@ -120,7 +116,7 @@ def measure_rounds(model: str, rounds: int) -> None:
 
 
 def later_rounds(out: Path) -> float:
-    rounds = [event["seconds"] for event in read_log(out) if event["event"] == "round"]
+    rounds = [float(event["seconds"]) for event in read_log(out) if event["event"] == "round"]
     return statistics.median(rounds[1:])
 
 

@@ -13,13 +13,13 @@ def train(model: nn.Module, _task: TrainTask, context: Context) -> tuple[int, di
     loader, _ = load(context)
     epochs, rate = context.run_config["local-epochs"], context.run_config["lr"]
     loss = work.train(model, loader, int(epochs), float(rate))
-    return len(loader.dataset), {"train_loss": loss}
+    return work.count(loader), {"train_loss": loss}
 
 
 def evaluate(model: nn.Module, _task: TrainTask, context: Context) -> tuple[int, dict[str, float]]:
     """Measure it on the node's own test examples."""
     _, loader = load(context)
-    return len(loader.dataset), {"accuracy": work.test(model, loader)}
+    return work.count(loader), {"accuracy": work.test(model, loader)}
 
 
 def load(context: Context) -> work.Loaders:

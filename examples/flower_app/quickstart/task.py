@@ -11,7 +11,8 @@ from nefl import Family, SubmodelSpec  # nefl:
 from nefl.nesting.spec import kept_channels  # nefl:
 
 CLASSES = 10
-Loaders = tuple[DataLoader[tuple[Tensor, ...]], DataLoader[tuple[Tensor, ...]]]
+Loader = DataLoader[tuple[Tensor, ...]]
+Loaders = tuple[Loader, Loader]
 
 
 class Net(nn.Module):
@@ -53,9 +54,7 @@ def load_data(partition: int, partitions: int) -> Loaders:
     return DataLoader(train, batch_size=16, shuffle=True), DataLoader(test, batch_size=64)
 
 
-def train(
-    model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int, rate: float
-) -> float:
+def train(model: nn.Module, loader: Loader, epochs: int, rate: float) -> float:
     """Train a model in place; return its mean loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     model.train()
@@ -70,7 +69,7 @@ def train(
     return total / steps
 
 
-def test(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
+def test(model: nn.Module, loader: Loader) -> float:
     """Return a model's accuracy."""
     model.eval()
     right = count = 0

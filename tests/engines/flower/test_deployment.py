@@ -97,7 +97,7 @@ def nefl_command(*words: str) -> None:
 
 def test_a_run_through_every_fault(tmp_path: Path) -> None:
     """Each fault costs an update at most, is logged with its client, and the run ends."""
-    deadline = os.environ.get("NEFL_TEST_DEADLINE", "45")
+    deadline = os.environ.get("NEFL_TEST_DEADLINE", "90")
     output, summary = run_script(tmp_path, "--deadline", deadline)
     events = list(read_log(tmp_path / "run"))
     rounds = {event["round"]: event for event in events if event["event"] == "round"}
