@@ -38,9 +38,10 @@ RANK = {
     "report": 9,
     "training": 10,
     "serving": 10,
-    "cli": 11,
-    "__init__": 11,
-    "__main__": 12,
+    "flower": 11,
+    "cli": 12,
+    "__init__": 12,
+    "__main__": 13,
 }
 ARTIFACTS_SEE = {"errors", "files", "state", "config", "config_reading", "nesting"}
 

@@ -9,8 +9,9 @@ from nefl.config import RunConfig
 from nefl.errors import RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
-from nefl.server.aggregate import Aggregate
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.server.limits import within_limits
+from nefl.server.robust import make_aggregate
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 
@@ -109,13 +110,13 @@ def run_round(
     round_number = state.round_number + 1
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
-    total = Aggregate(state, plan.family, weighting=plan.config.server.weighting)
+    total = make_aggregate(state, plan.family, plan.config.server)
     failures: list[ClientFailure] = []
     clients: dict[int, list[int]] = {}
     losses: list[float] = []
-    for done, result in enumerate(engine.train(state, tasks)):  # in task order: sums repeat
-        for observer in observers:
-            observer.task_done(done, len(tasks))
+    results = _counted(engine.train(state, tasks), len(tasks), observers)
+    # In task order: sums repeat.
+    for result in within_limits(results, state, plan.family, plan.config.server):
         if isinstance(result, ClientFailure):
             failures.append(result)
             continue
@@ -142,6 +143,16 @@ def run_round(
         clients=clients,
     )
     return total.finish(), report
+
+
+def _counted(
+    results: Iterator[ClientUpdate | ClientFailure], tasks: int, observers: Sequence[Observer]
+) -> Iterator[ClientUpdate | ClientFailure]:
+    """Pass results on, telling the observers of each."""
+    for done, result in enumerate(results):
+        for observer in observers:
+            observer.task_done(done, tasks)
+        yield result
 
 
 def payload_bytes(family: Family, submodel: int) -> int:

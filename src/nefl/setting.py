@@ -15,9 +15,8 @@ from nefl.data import (
     draw_label_distribution,
     load_dataset,
     make_transform,
-    partition_clients,
 )
-from nefl.data import subset as choose_examples
+from nefl.data.dealing import deal_examples
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, augmentation, pick_device
 from nefl.engines.workers import WorkersEngine
@@ -183,26 +182,13 @@ def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
     Raises:
         NeflError: if any of it cannot be had.
     """
-    data = config.data
     policy = augmentation(config, dataset.name)
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
     _check_exits(config.model, family)
-    chosen = choose_examples(dataset, data.train, data.test, config.seed)
-    dealt = partition_clients(
-        dataset.train.labels[chosen.train],
-        config.clients.count,
-        config.partition.kind,
-        alpha=config.partition.alpha,
-        classes_per_client=config.partition.classes_per_client,
-        path=config.partition.file,
-        seed=config.seed,
-        min_examples=config.partition.min_examples,
-    )
-    partition = Partition(chosen.train[dealt.indices], dealt.offsets)
+    partition, tests = deal_examples(config, dataset)
     plan = _plan(config, family, partition, transform.output_shape)
-    shape, tests = transform.output_shape, len(chosen.test)
-    return Setting(config, family, dataset, partition, shape, tests, plan)
+    return Setting(config, family, dataset, partition, transform.output_shape, tests, plan)
 
 
 def _plan(
@@ -216,7 +202,7 @@ def _plan(
         sizes = partition.sizes
         fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
     levels = capability_levels(config.model, family)
-    cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels)
+    cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     return Plan(config, family, cohort, find_method(config.model.method).rolling)
 
 

@@ -24,10 +24,13 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
-from nefl.rounds import Observer, run_training
+from nefl.rounds import Engine, Observer, run_training
 from nefl.setting import Setting, prepare, with_absolute_paths
 from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState
+
+Connect = Callable[[Setting, RunFolder], tuple[Setting, Engine]]
+"""Makes an engine that the configuration cannot ask for, and the setting that goes with it."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ def train(
     name: str = "run",
     observers: Sequence[Observer] = (),
     started: Callable[[Path], None] | None = None,
+    connect: Connect | None = None,
 ) -> RunResult:
-    """Train a family over simulated clients.
+    """Train a family over simulated clients, or over those that `connect` reaches.
 
     Args:
         config: a configuration, settings to make one from, or a recipe's name or file.
@@ -63,6 +67,7 @@ def train(
         name: what such a numbered folder is called, where the configuration is no recipe.
         observers: told after each round.
         started: told the folder as soon as it is there.
+        connect: makes the engine, where it is not one of this machine's.
 
     Raises:
         NeflError: if the configuration, the data or the folder cannot be used.
@@ -83,7 +88,7 @@ def train(
         if started is not None:
             started(folder.path)
         folder.log("start", round=0, seed=config.seed, **versions())
-        return _run(folder, setting, observers, first)
+        return _run(folder, setting, observers, connect, first)
     finally:
         folder.close()
 
@@ -103,7 +108,11 @@ def claim_folder(recipe: str) -> Path:
 
 
 def resume(
-    run: str | Path, *, engine: EngineConfig | None = None, observers: Sequence[Observer] = ()
+    run: str | Path,
+    *,
+    engine: EngineConfig | None = None,
+    observers: Sequence[Observer] = (),
+    connect: Connect | None = None,
 ) -> RunResult:
     """Go on with a run that was stopped or killed; a finished one is returned as it is.
 
@@ -111,6 +120,7 @@ def resume(
         run: the run's folder.
         engine: another engine than the one it was started with.
         observers: told after each round.
+        connect: as for `train`.
 
     Raises:
         NeflError: if there is no such run, or it is in use, damaged or has changed.
@@ -119,7 +129,7 @@ def resume(
     try:
         config = folder.config
         setting = prepare(config if engine is None else replace(config, engine=engine))
-        return _run(folder, setting, observers)
+        return _run(folder, setting, observers, connect)
     finally:
         folder.close()
 
@@ -164,6 +174,7 @@ def _run(
     folder: RunFolder,
     setting: Setting,
     observers: Sequence[Observer],
+    connect: Connect | None,
     first: FirstState | None = None,
 ) -> RunResult:
     folder.check_identity(setting.identity())
@@ -180,18 +191,25 @@ def _run(
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:
-        state = _train_on(state, folder, setting, observers)
+        state = _train_on(state, folder, setting, observers, connect)
     summary = summarise(folder.path, setting.family, state)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
 
 
 def _train_on(
-    state: ServerState, folder: RunFolder, setting: Setting, observers: Sequence[Observer]
+    state: ServerState,
+    folder: RunFolder,
+    setting: Setting,
+    observers: Sequence[Observer],
+    connect: Connect | None,
 ) -> ServerState:
     recorder = Recorder(folder, setting.config, state)
     with tuned_process(setting.config.engine.threads):
-        engine = setting.engine(folder.partition)
+        if connect is None:
+            engine = setting.engine(folder.partition)
+        else:
+            setting, engine = connect(setting, folder)
         try:
             if isinstance(engine, SerialEngine):
                 state = _on_device(state, pick_device(setting.config.engine.device))

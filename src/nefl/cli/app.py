@@ -7,6 +7,7 @@ from rich.console import Console
 
 from nefl.cli.compare import compare
 from nefl.cli.export import export
+from nefl.cli.flower import flower
 from nefl.cli.plot import plot
 from nefl.cli.predict import predict, serve
 from nefl.cli.profile import profile
@@ -31,6 +32,7 @@ _LOOKING = (compare, report, watch, plot)
 _USING = (export, predict, serve)
 for command in (*_TRAINING, *_LOOKING, *_USING):
     app.command()(command)
+app.add_typer(flower, name="flower")
 
 
 @app.callback()

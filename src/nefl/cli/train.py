@@ -182,7 +182,7 @@ def _carry_out(
     progress = ProgressObserver(config.rounds, console)
     observers.append(progress)
     try:
-        with _terminate_as_interrupt():
+        with terminate_as_interrupt():
             result = go(observers)
     except KeyboardInterrupt:
         progress.close()
@@ -201,7 +201,7 @@ def _carry_out(
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
+def terminate_as_interrupt() -> Iterator[None]:
     """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
