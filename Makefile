@@ -1,17 +1,22 @@
 # make run    make the environment, then do the main job on the embedded data set
 # make test   make the environment, then check format, lint, types and tests
+# make test-deploy  run the tests that start Flower's programs; they take minutes
 # make setup  only the environment: .venv with nefl and everything it can use
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: run test setup format lint types unit clean
+.PHONY: run test test-deploy setup format lint types unit clean
 
 run: setup
 	$(BIN)/nefl train digits
 
 test: setup lint types unit
+
+# Not in parallel: a federation has a dozen processes of its own.
+test-deploy: setup
+	$(BIN)/python -m pytest -m deploy
 
 setup: $(VENV)/.ready
 

@@ -66,3 +66,30 @@ def browser() -> Iterator[Browser]:
         found = playwright.chromium.launch(executable_path=path, headless=True, args=quiet)
         yield found
         found.close()
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on digits, to export from; do not change it."""
+    import nefl
+
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    settings_ = {
+        "rounds": 6,
+        "model": {"name": "resnet8", "method": "nefl-wd"},
+        "data": {"name": "digits", "train": 600, "test": 200},
+        "clients": {"count": 10, "per_round": 5},
+        "local": {"epochs": 2, "batch_size": 8, "learning_rate": 0.05},
+        "server": {"evaluate_every": 6, "checkpoint_every": 6},
+        "engine": {"name": "serial", "device": "cpu"},
+    }
+    return nefl.train(settings_, out).path
+
+
+@pytest.fixture(scope="session")
+def elastic_file(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole family of that run in one file; do not change it."""
+    import nefl
+
+    out = tmp_path_factory.mktemp("files") / "digits.safetensors"
+    return nefl.export_family(digits_run, out, images=100).path

@@ -9,7 +9,6 @@ import pytest
 from nefl.config import RunConfig, ScheduleConfig
 from nefl.config_reading import config_from, parse_setting, read_config, with_settings
 from nefl.errors import ConfigError
-from nefl.recipes import load_recipe, recipe_names, recipe_values
 from nefl.schedule import learning_rate
 
 
@@ -119,20 +118,6 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     latin.write_bytes(b'about = "\xe9"')
     with pytest.raises(ConfigError, match="latin.toml: is not valid"):
         read_config(latin)
-
-
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_is_a_config(name: str) -> None:
-    config = load_recipe(name)
-    assert config.about
-
-
-def test_a_recipe_is_a_name_or_a_file(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text("rounds = 3")
-    assert recipe_values(str(own)) == {"rounds": 3}
-    with pytest.raises(ConfigError, match="neither a file nor one of: .*digits"):
-        recipe_values("digitz")
 
 
 def rates(schedule: ScheduleConfig, rounds: int, steps: int = 10) -> list[float]:

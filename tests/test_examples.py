@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "examples"
+# Those of Flower take minutes: tests/engines/flower/test_deployment.py runs them.
+EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("flower_"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

@@ -81,17 +81,8 @@ def test_every_engine_and_number_of_workers(quick: dict[str, Any], tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "method", ["nefl-w", "nefl-d", "nefl-do", "nefl-wd-nl", "fjord", "heterofl", "fedavg"]
-)
-def test_methods_train(quick: dict[str, Any], tmp_path: Path, method: str) -> None:
-    quick = with_settings(quick, {"model.method": method, "rounds": 2})
-    summary = train(quick, tmp_path / "run").summary
-    assert summary["failures"] == 0
-    assert len(summary["accuracy"]) == (1 if method == "fedavg" else 5)
-
-
-@pytest.mark.parametrize(
-    ("model", "method"), [("resnet20", "depthfl"), ("resnet20", "scalefl"), ("vit_tiny", "nefl-wd")]
+    ("model", "method"),
+    [("resnet20", "depthfl"), ("vit_tiny", "nefl-wd"), ("vit_tiny", "scalefl-sd")],
 )
 def test_models_train(quick: dict[str, Any], tmp_path: Path, model: str, method: str) -> None:
     changes = {"model.name": model, "model.method": method, "rounds": 2, "clients.per_round": 2}

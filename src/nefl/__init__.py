@@ -3,6 +3,10 @@
 from importlib.metadata import version
 
 from nefl.config import RunConfig
+from nefl.elastic.adopt import cut
+from nefl.elastic.budget import Budget, parse_budget
+from nefl.elastic.file import TrainedFamily, load
+from nefl.elastic.model import ElasticModel
 from nefl.errors import (
     ConfigError,
     DataError,
@@ -11,6 +15,8 @@ from nefl.errors import (
     RunError,
     UpdateError,
 )
+from nefl.export.export import export_family, export_submodel
+from nefl.export.formats import open_model
 from nefl.methods import METHODS, make_family
 from nefl.nesting.corners import extract, scatter
 from nefl.nesting.modules import Exit, StepSize
@@ -25,9 +31,11 @@ __version__ = version("nefl")
 __all__ = [
     "METHODS",
     "Aggregate",
+    "Budget",
     "ClientUpdate",
     "ConfigError",
     "DataError",
+    "ElasticModel",
     "Exit",
     "Family",
     "NeflError",
@@ -39,11 +47,18 @@ __all__ = [
     "StepSize",
     "SubmodelSpec",
     "TrainTask",
+    "TrainedFamily",
     "UpdateError",
+    "cut",
     "evaluate",
+    "export_family",
+    "export_submodel",
     "extract",
+    "load",
     "load_recipe",
     "make_family",
+    "open_model",
+    "parse_budget",
     "recipe_names",
     "recipe_values",
     "resume",

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.data.augment import Transform
+from nefl.losses import Loss, plain
 from nefl.schedule import learning_rate
 from nefl.seeds import Purpose, number_for
 from nefl.state import ClientUpdate, TrainTask
@@ -26,6 +26,7 @@ class LocalTraining:
         clip_norm: largest gradient norm, if it is clipped.
         transform: turns a batch of uint8 images into the model's input, augmented.
         memory_format: how that input lies in memory.
+        loss: what is minimised.
     """
 
     local: LocalConfig
@@ -35,6 +36,7 @@ class LocalTraining:
     clip_norm: float | None
     transform: Transform
     memory_format: torch.memory_format = torch.contiguous_format
+    loss: Loss = plain
 
 
 def train(
@@ -84,7 +86,7 @@ def _train(
             group["lr"] = rate
         chosen = chosen.to(labels.device)
         batch = how.transform(images[chosen], generator).contiguous(memory_format=how.memory_format)
-        loss = functional.cross_entropy(model(batch), labels[chosen])
+        loss = how.loss(model, batch, labels[chosen])
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         if how.clip_norm:

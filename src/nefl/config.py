@@ -30,11 +30,22 @@ class ModelConfig(_Part):
             `classes` and `input_shape` that returns a `Family`.
         method: a method of the table; with one's own model only its way of training counts.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
+        weights: a file of weights that the global model starts from; fresh ones if left out.
+        start: the folder of a run or an elastic file that the whole family starts from.
     """
 
     name: str = "resnet8"
     method: str = "nefl-wd"
     ratios: tuple[float, ...] | None = None
+    weights: str | None = None
+    start: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse to start from two things at once."""
+        _require(
+            self.weights is None or self.start is None,
+            "model.weights and model.start: a run starts from one of them; leave the other out",
+        )
 
 
 @dataclass(frozen=True)
@@ -234,6 +245,17 @@ class ServerConfig(_Part):
         evaluate_every: rounds between evaluations of all submodels; the last round always is.
         checkpoint_every: rounds between checkpoints; the last round always has one.
         keep: how many checkpoints are kept besides the best.
+        recalibrate: whether every evaluation first measures batch norms anew over all clients'
+            training data, instead of using what clients tracked and the server averaged. It
+            changes no weights. Static norms are measured in any case.
+        average: `mean`, or one that outvotes a few wrong clients at every element: `median` or
+            `trimmed-mean`, over those who hold it.
+        trim: for `trimmed-mean`, the share of holders left out at each end.
+        min_holders: for those two, how many must hold an element for it to change.
+        norm_limit: an update that moves its weights this many times as far as the median of its
+            cohort is refused; no limit if left out.
+        clip_update: the largest root mean square of an update's movement; a larger one is scaled
+            down to it. No limit if left out.
     """
 
     weighting: Literal["equal", "examples"] = "equal"
@@ -242,30 +264,87 @@ class ServerConfig(_Part):
     evaluate_every: int = 10
     checkpoint_every: int = 10
     keep: int = 2
+    recalibrate: bool = False
+    average: Literal["mean", "median", "trimmed-mean"] = "mean"
+    trim: float = 0.2
+    min_holders: int = 1
+    norm_limit: float | None = None
+    clip_update: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would never evaluate, save or finish."""
+        _check_average(self)
         _require(0 < self.quorum <= 1, f"server.quorum is {self.quorum}: give above 0, at most 1")
         for key in ("attempts", "evaluate_every", "checkpoint_every", "keep"):
             _require(getattr(self, key) >= 1, f"server.{key}: give 1 or more")
 
 
+def _check_average(server: ServerConfig) -> None:
+    _require(
+        server.average == "mean" or server.weighting == "equal",
+        f"server.average {server.average!r} counts heads; set server.weighting to 'equal'",
+    )
+    _require(0 < server.trim < 0.5, f"server.trim is {server.trim}: give above 0, below 0.5")
+    _require(server.min_holders >= 1, f"server.min_holders is {server.min_holders}: give 1 or more")
+    _require(
+        server.min_holders == 1 or server.average != "mean",
+        "server.min_holders belongs to server.average 'median' or 'trimmed-mean'",
+    )
+    _require(
+        server.norm_limit is None or server.norm_limit >= 1,
+        f"server.norm_limit is {server.norm_limit}: give 1 or more; half of all clients move "
+        "further than the median",
+    )
+    _require(server.clip_update is None or server.clip_update > 0, "server.clip_update: above 0")
+
+
+@dataclass(frozen=True)
+class FlowerConfig(_Part):
+    """How the Flower engine deals with its nodes; the other engines leave it alone.
+
+    Attributes:
+        deadline: seconds in which a round's replies must be there.
+        patience: seconds to wait for nodes: for the whole population before the first round, for
+            enough of them to make a quorum before the others.
+        poll: seconds between two looks for replies.
+        choice: `server` sends a client the one submodel it was given; `client` sends the whole
+            global model and lets the client choose.
+        measure: whether nodes of which nothing is known time the submodels when they join.
+        registry: the operator's file of nodes, a path on the server.
+    """
+
+    deadline: float = 3600.0
+    patience: float = 300.0
+    poll: float = 0.2
+    choice: Literal["server", "client"] = "server"
+    measure: bool = False
+    registry: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse times that cannot be waited."""
+        for key in ("deadline", "patience", "poll"):
+            value = getattr(self, key)
+            _require(0 < value <= 1e6, f"engine.flower.{key} is {value}: give seconds above 0")
+
+
 @dataclass(frozen=True)
 class EngineConfig(_Part):
-    """What carries tasks to clients. None of it changes the result, but for the last two.
+    """What carries tasks to clients. Only `device` and `threads` touch the result: its last bits.
 
     Attributes:
         name: `serial` or `workers`; `auto` takes workers where there is more than one core and
-            no CUDA device.
+            no CUDA device. Inside a Flower app it is `flower`, whatever stands here.
         workers: processes; if 0, as many as the cores allow with that many threads each.
         device: `cpu`, `cuda`, or `auto`, which takes CUDA where there is one.
         threads: torch threads of each process.
+        flower: how the Flower engine deals with its nodes.
     """
 
     name: Literal["auto", "serial", "workers"] = "auto"
     workers: int = 0
     device: str = "auto"
     threads: int = 1
+    flower: FlowerConfig = field(default_factory=FlowerConfig)
 
     def __post_init__(self) -> None:
         """Refuse numbers of processes that cannot be started."""

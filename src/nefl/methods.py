@@ -10,19 +10,22 @@ from torch import nn
 
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError
+from nefl.losses import LossName
 from nefl.models.families import (
     Scaling,
     compensate_skipped,
     default_ratios,
     find_submodels,
 )
+from nefl.models.ordered_dropout import OrderedDropoutBuilder
 from nefl.models.resnet import Norm
 from nefl.models.table import ModelBuilder, unknown_name
 from nefl.nesting.modules import BatchNorm, StepSize
-from nefl.nesting.spec import Family
+from nefl.nesting.spec import Builder, Family
 from nefl.references import import_function, is_reference
 
 Exits = Literal["none", "own", "all"]
+Members = Literal["scaled", "full", "capable", "small"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,13 @@ class Method:
         compensated: whether steps start at 1 plus the blocks skipped after them, instead of at 1.
         norm: tracked or static batch norms.
         exits: which early classifiers a submodel has.
+        loss: what clients minimise.
         clip_norm: largest gradient norm in local training, if it is clipped.
+        members: which submodels there are: those of the scaling, by what a client can do
+            (`scaled`); the full one alone, for every client (`full`) or only for those that can
+            train it just then (`capable`); or the smallest alone, for every client (`small`).
+        ordered_dropout: whether a client trains narrower nets within its own (FjORD).
+        rolling: whether each round shifts which channels come first (FedRolex).
         about: the method in a few words.
     """
 
@@ -46,7 +55,11 @@ class Method:
     compensated: bool = False
     norm: Norm = "tracked"
     exits: Exits = "none"
+    loss: LossName = "plain"
     clip_norm: float | None = None
+    members: Members = "scaled"
+    ordered_dropout: bool = False
+    rolling: bool = False
     about: str = ""
 
 
@@ -61,21 +74,40 @@ METHODS: dict[str, Method] = {
     "nefl-w-nl": Method("width", about="NeFL-W with constant steps"),
     "nefl-d-nl": Method("depth", about="NeFL-D with constant steps"),
     "nefl-do-nl": Method("depth", compensated=True, about="NeFL-D_O with constant steps"),
+    "nefl-wd-steps": Method(
+        "both", (StepSize,), learned_steps=True, about="NeFL-WD, but batch norms are shared"
+    ),
+    "nefl-wd-shared": Method("both", (), about="NeFL-WD, all shared and steps constant"),
     "fjord": Method("width", about="FjORD: width, batch norms per submodel"),
+    "fjord-od": Method(
+        "width", (), ordered_dropout=True, about="FjORD with ordered dropout in local steps"
+    ),
     "heterofl": Method(
+        "width", (), norm="static", clip_norm=1.0, about="HeteroFL: width, static norms"
+    ),
+    "fedrolex": Method(
         "width",
-        per_submodel=(),
+        (),
         norm="static",
         clip_norm=1.0,
-        about="HeteroFL: width, static norms",
+        rolling=True,
+        about="FedRolex: HeteroFL with rolling windows",
     ),
-    "depthfl": Method(
-        "depth", per_submodel=(), exits="own", about="DepthFL as compared in the paper"
+    "depthfl": Method("depth", (), exits="own", about="DepthFL as compared in the paper"),
+    "depthfl-sd": Method(
+        "depth", (), exits="all", loss="mutual", about="DepthFL: all exits, self-distillation"
     ),
-    "scalefl": Method(
-        "both", per_submodel=(), exits="own", about="ScaleFL as compared in the paper"
+    "scalefl": Method("both", (), exits="own", about="ScaleFL as compared in the paper"),
+    "scalefl-sd": Method(
+        "both", (), exits="all", loss="graded", about="ScaleFL: all exits, self-distillation"
     ),
-    "fedavg": Method("none", per_submodel=(), about="FedAvg: the full model for everyone"),
+    "fedavg": Method("none", (), members="full", about="FedAvg: the full model for everyone"),
+    "fedavg-capable": Method(
+        "none", (), members="capable", about="FedAvg: the full model, only those who can train it"
+    ),
+    "fedavg-small": Method(
+        "both", (), members="small", about="FedAvg: the smallest submodel for everyone"
+    ),
 }
 
 
@@ -153,8 +185,23 @@ def make_family(
         ConfigError: if a name is unknown or a number cannot be.
     """
     row = find_method(method)
-    build = ModelBuilder(model, classes, input_shape, row.norm, row.learned_steps)
+    build: Builder = ModelBuilder(model, classes, input_shape, row.norm, row.learned_steps)
     wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
     found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
     specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs
+    if row.members == "small":
+        specs = specs[:1]
+    if row.ordered_dropout:
+        build = OrderedDropoutBuilder(build, specs)
     return Family(build, specs, row.per_submodel, found.source)
+
+
+def capability_levels(model: ModelConfig, family: Family) -> int:
+    """Return how many levels of capability clients are told apart by; normally the submodels.
+
+    Where only capable clients take part in training the full model, the levels are those of the
+    submodels that there would be.
+    """
+    if find_method(model.method).members != "capable" or is_reference(model.name):
+        return len(family)
+    return len(default_ratios(model.name) if model.ratios is None else model.ratios)

@@ -7,9 +7,11 @@ from typing import Protocol
 
 from nefl.config import RunConfig
 from nefl.errors import RunError, UpdateError
+from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
-from nefl.server.aggregate import Aggregate
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.server.limits import within_limits
+from nefl.server.robust import make_aggregate
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 
@@ -33,11 +35,19 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays the same in all rounds of a run."""
+    """What stays the same in all rounds of a run.
+
+    Attributes:
+        config: the run.
+        family: its family.
+        cohort: what the choice of a cohort rests on.
+        rolling: whether each round shifts which channels come first.
+    """
 
     config: RunConfig
     family: Family
     cohort: CohortPlan
+    rolling: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,16 +105,18 @@ def run_round(
 ) -> tuple[ServerState, RoundReport]:
     """Draw a cohort, let it train, average what comes back."""
     started = monotonic()
+    if plan.rolling:
+        state = roll(state, plan.family)
     round_number = state.round_number + 1
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
-    total = Aggregate(state, plan.family, weighting=plan.config.server.weighting)
+    total = make_aggregate(state, plan.family, plan.config.server)
     failures: list[ClientFailure] = []
     clients: dict[int, list[int]] = {}
     losses: list[float] = []
-    for done, result in enumerate(engine.train(state, tasks)):  # in task order: sums repeat
-        for observer in observers:
-            observer.task_done(done, len(tasks))
+    results = _counted(engine.train(state, tasks), len(tasks), observers)
+    # In task order: sums repeat.
+    for result in within_limits(results, state, plan.family, plan.config.server):
         if isinstance(result, ClientFailure):
             failures.append(result)
             continue
@@ -131,6 +143,16 @@ def run_round(
         clients=clients,
     )
     return total.finish(), report
+
+
+def _counted(
+    results: Iterator[ClientUpdate | ClientFailure], tasks: int, observers: Sequence[Observer]
+) -> Iterator[ClientUpdate | ClientFailure]:
+    """Pass results on, telling the observers of each."""
+    for done, result in enumerate(results):
+        for observer in observers:
+            observer.task_done(done, tasks)
+        yield result
 
 
 def payload_bytes(family: Family, submodel: int) -> int:

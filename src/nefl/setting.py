@@ -5,29 +5,31 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
-from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
 from nefl.data import (
     ImageDataset,
     Partition,
     draw_label_distribution,
     load_dataset,
     make_transform,
-    partition_clients,
 )
-from nefl.data import subset as choose_examples
+from nefl.data.dealing import deal_examples
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, augmentation, pick_device
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
-from nefl.methods import family_of
+from nefl.methods import capability_levels, family_of, find_method
+from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Family
 from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
+from nefl.state import ServerState
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -84,15 +86,27 @@ class Setting:
             workers=workers,
         )
 
+    def initial_state(self) -> ServerState:
+        """Return the weights before the first round: fresh ones, or those of a given file.
+
+        Raises:
+            DataError: if that file cannot be read or does not fit the model.
+        """
+        state = self.family.initial_state(self.config.seed)
+        weights = self.config.model.weights
+        return state if weights is None else start_from(Path(weights), self.family, state)
+
     def identity(self) -> dict[str, str]:
         """Return checksums of all that the result depends on; the engine is not among it."""
         settings = self.config.to_dict()
-        for key in ("engine", "about"):
+        for key in ("engine", "about", "published"):
             settings.pop(key)
         settings["data"].pop("cache")
+        weights = settings["model"].pop("weights")  # what is in the file counts, not where it lies
         data = self.dataset
-        return {
-            "settings": _sha256(json.dumps(settings, sort_keys=True)),
+        known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
+        return known | {
+            "settings": _sha256(json.dumps(_unusual(settings), sort_keys=True)),
             "data": _sha256(
                 repr((data.mean, data.std, data.input_shape, data.class_names)),
                 data.train.labels.tobytes(),
@@ -131,6 +145,18 @@ class Setting:
         return draw_label_distribution(self.partition, labels, self.dataset.classes)
 
 
+def _unusual(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that are not defaults: a setting that is new in nefl changes no run."""
+    defaults = RunConfig().to_dict()
+    return {
+        key: {k: v for k, v in value.items() if v != defaults[key].get(k)}
+        if isinstance(value, dict)
+        else value
+        for key, value in settings.items()
+        if value != defaults[key]
+    }
+
+
 def _sha256(*parts: str | bytes) -> str:
     digest = hashlib.sha256()
     for part in parts:
@@ -147,24 +173,22 @@ def prepare(config: RunConfig) -> Setting:
     data = config.data
     pick_device(config.engine.device)
     dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=dict(data.options))
+    return arrange(config, dataset)
+
+
+def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
+    """Deal a data set out and build the family.
+
+    Raises:
+        NeflError: if any of it cannot be had.
+    """
     policy = augmentation(config, dataset.name)
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
-    chosen = choose_examples(dataset, data.train, data.test, config.seed)
-    dealt = partition_clients(
-        dataset.train.labels[chosen.train],
-        config.clients.count,
-        config.partition.kind,
-        alpha=config.partition.alpha,
-        classes_per_client=config.partition.classes_per_client,
-        path=config.partition.file,
-        seed=config.seed,
-        min_examples=config.partition.min_examples,
-    )
-    partition = Partition(chosen.train[dealt.indices], dealt.offsets)
+    _check_exits(config.model, family)
+    partition, tests = deal_examples(config, dataset)
     plan = _plan(config, family, partition, transform.output_shape)
-    shape, tests = transform.output_shape, len(chosen.test)
-    return Setting(config, family, dataset, partition, shape, tests, plan)
+    return Setting(config, family, dataset, partition, transform.output_shape, tests, plan)
 
 
 def _plan(
@@ -177,8 +201,19 @@ def _plan(
         profiles = profile_family(family, input_shape, local.batch_size, copies)
         sizes = partition.sizes
         fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
-    cohort = CohortPlan(config.clients, len(family), config.seed, fleet)
-    return Plan(config, family, cohort)
+    levels = capability_levels(config.model, family)
+    cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
+    return Plan(config, family, cohort, find_method(config.model.method).rolling)
+
+
+def _check_exits(model: ModelConfig, family: Family) -> None:
+    needed = find_method(model.method).loss != "plain"
+    if needed and not hasattr(family.meta_module(len(family)), "forward_exits"):
+        raise ConfigError(
+            f"model.method {model.method}: trains all exits together, and {model.name} has no "
+            "method forward_exits that returns the logits of each; give it one, or take another "
+            "method"
+        )
 
 
 def optimiser_copies(local: LocalConfig) -> int:
@@ -194,7 +229,9 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
     data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
     partition = replace(config.partition, file=absolute(config.partition.file))
-    return replace(config, data=data, partition=partition)
+    weights, start = absolute(config.model.weights), absolute(config.model.start)
+    model = replace(config.model, weights=weights, start=start)
+    return replace(config, model=model, data=data, partition=partition)
 
 
 def count_workers(engine: EngineConfig, per_round: int) -> int:

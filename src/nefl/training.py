@@ -13,7 +13,7 @@ import torch
 
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.facts import versions, write_facts
-from nefl.artifacts.runfolder import RunFolder, stored_config
+from nefl.artifacts.runfolder import RunFolder, find_checkpoint, stored_config
 from nefl.artifacts.summary import summarise
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
@@ -24,9 +24,13 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
-from nefl.rounds import Observer, run_training
+from nefl.rounds import Engine, Observer, run_training
 from nefl.setting import Setting, prepare, with_absolute_paths
+from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState
+
+Connect = Callable[[Setting, RunFolder], tuple[Setting, Engine]]
+"""Makes an engine that the configuration cannot ask for, and the setting that goes with it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,9 @@ def train(
     name: str = "run",
     observers: Sequence[Observer] = (),
     started: Callable[[Path], None] | None = None,
+    connect: Connect | None = None,
 ) -> RunResult:
-    """Train a family over simulated clients.
+    """Train a family over simulated clients, or over those that `connect` reaches.
 
     Args:
         config: a configuration, settings to make one from, or a recipe's name or file.
@@ -62,6 +67,7 @@ def train(
         name: what such a numbered folder is called, where the configuration is no recipe.
         observers: told after each round.
         started: told the folder as soon as it is there.
+        connect: makes the engine, where it is not one of this machine's.
 
     Raises:
         NeflError: if the configuration, the data or the folder cannot be used.
@@ -76,12 +82,13 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     setting = prepare(config)
+    first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
     try:
         if started is not None:
             started(folder.path)
         folder.log("start", round=0, seed=config.seed, **versions())
-        return _run(folder, setting, observers)
+        return _run(folder, setting, observers, connect, first)
     finally:
         folder.close()
 
@@ -101,7 +108,11 @@ def claim_folder(recipe: str) -> Path:
 
 
 def resume(
-    run: str | Path, *, engine: EngineConfig | None = None, observers: Sequence[Observer] = ()
+    run: str | Path,
+    *,
+    engine: EngineConfig | None = None,
+    observers: Sequence[Observer] = (),
+    connect: Connect | None = None,
 ) -> RunResult:
     """Go on with a run that was stopped or killed; a finished one is returned as it is.
 
@@ -109,6 +120,7 @@ def resume(
         run: the run's folder.
         engine: another engine than the one it was started with.
         observers: told after each round.
+        connect: as for `train`.
 
     Raises:
         NeflError: if there is no such run, or it is in use, damaged or has changed.
@@ -117,17 +129,20 @@ def resume(
     try:
         config = folder.config
         setting = prepare(config if engine is None else replace(config, engine=engine))
-        return _run(folder, setting, observers)
+        return _run(folder, setting, observers, connect)
     finally:
         folder.close()
 
 
-def evaluate(run: str | Path, *, best: bool = False, device: str | None = None) -> list[Evaluation]:
+def evaluate(
+    run: str | Path, *, best: bool = False, recalibrate: bool = False, device: str | None = None
+) -> list[Evaluation]:
     """Measure every submodel of a run on its test set.
 
     Args:
         run: the run's folder; it may be in use.
         best: take the best checkpoint instead of the newest.
+        recalibrate: measure batch norms anew over all clients' training data first.
         device: compute there instead of where the run was trained.
 
     Raises:
@@ -137,13 +152,10 @@ def evaluate(run: str | Path, *, best: bool = False, device: str | None = None) 
     config = stored_config(path)
     if device is not None:
         config = replace(config, engine=replace(config.engine, device=device))
+    if recalibrate:
+        config = replace(config, server=replace(config.server, recalibrate=True))
     setting = prepare(config)
-    checkpoints = path / "checkpoints"
-    newest = max(checkpoints.glob("round-*.safetensors"), default=None)
-    chosen = checkpoints / "best.safetensors" if best else newest
-    if chosen is None or not chosen.exists():
-        raise RunError(f"{path}: has no such checkpoint yet")
-    state = load_state(chosen, setting.family)
+    state = load_state(find_checkpoint(path, best=best), setting.family)
     with tuned_process(config.engine.threads):
         engine = SerialEngine(setting.site(), setting.family)
         return engine.evaluate(state, range(1, len(setting.family) + 1))
@@ -158,7 +170,13 @@ def draw_partition(run: str | Path) -> str:
     return prepare(stored_config(Path(run))).draw_partition()
 
 
-def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> RunResult:
+def _run(
+    folder: RunFolder,
+    setting: Setting,
+    observers: Sequence[Observer],
+    connect: Connect | None,
+    first: FirstState | None = None,
+) -> RunResult:
     folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
     write_facts(folder.path, setting.facts())
@@ -166,22 +184,32 @@ def _run(folder: RunFolder, setting: Setting, observers: Sequence[Observer]) -> 
     for problem in problems:
         folder.log("damaged", reason=problem)
     if state is None:
-        state = setting.family.initial_state(setting.config.seed)
+        begin = first if first is not None else first_state(setting)
+        if begin.source is not None:
+            folder.log("started_from", **begin.source)
+        state = begin.state
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:
-        state = _train_on(state, folder, setting, observers)
+        state = _train_on(state, folder, setting, observers, connect)
     summary = summarise(folder.path, setting.family, state)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
 
 
 def _train_on(
-    state: ServerState, folder: RunFolder, setting: Setting, observers: Sequence[Observer]
+    state: ServerState,
+    folder: RunFolder,
+    setting: Setting,
+    observers: Sequence[Observer],
+    connect: Connect | None,
 ) -> ServerState:
     recorder = Recorder(folder, setting.config, state)
     with tuned_process(setting.config.engine.threads):
-        engine = setting.engine(folder.partition)
+        if connect is None:
+            engine = setting.engine(folder.partition)
+        else:
+            setting, engine = connect(setting, folder)
         try:
             if isinstance(engine, SerialEngine):
                 state = _on_device(state, pick_device(setting.config.engine.device))

@@ -75,16 +75,10 @@ def test_tensorboard_on_request(recipe: str, tmp_path: Path) -> None:
     assert [e.step for e in events.Scalars("accuracy/average")] == [2, 4]
 
 
-def test_recipes_are_listed() -> None:
-    assert "digits" in run("recipes").stdout
-    listed = json.loads(run("recipes", "--json").stdout)
-    assert listed["digits"]["data"]["name"] == "digits"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "digitz"], "neither a file nor one of"),
+        (["train", "digitz"], "neither a file nor listed by `nefl recipes`; did you mean digits"),
         (["train", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["train", "--set", "locl.epochs=1"], "locl is not a setting; did you mean 'local'"),
         (["train", "--set", "epochs"], "key=value"),

@@ -1,6 +1,7 @@
 """Checkpoints: a server state in one safetensors file, with a checksum of its contents."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ FORMAT = "nefl-state-1"
 def state_sha256(state: ServerState) -> str:
     """Return a checksum over every name, dtype, shape and value of a state."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(_flatten(state).items()):
+    for name, tensor in sorted(flatten_state(state).items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         plain = tensor.detach().cpu().contiguous()
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b"")
@@ -38,7 +39,7 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
         "state_sha256": state_sha256(state),
         **notes,
     }
-    tensors = {name: t.detach().cpu().contiguous() for name, t in _flatten(state).items()}
+    tensors = {name: t.detach().cpu().contiguous() for name, t in flatten_state(state).items()}
 
     write_atomically(path, lambda beside: save_file(tensors, beside, metadata))
 
@@ -66,10 +67,10 @@ def load_state(path: Path, family: Family) -> ServerState:
         }
         for k in range(1, len(family) + 1)
     ]
-    _check(path, shared, family.global_layout)
+    check_layout(path, shared, family.global_layout)
     for k, mine in enumerate(own, start=1):
         layout = family.layout(k)
-        _check(path, mine, {name: layout[name] for name in family.own_names(k)})
+        check_layout(path, mine, {name: layout[name] for name in family.own_names(k)})
     ordered = {name: shared[name] for name in family.global_layout}
     number = metadata.get("round_number", "")
     if not number.isdecimal():
@@ -80,14 +81,16 @@ def load_state(path: Path, family: Family) -> ServerState:
     return state
 
 
-def _flatten(state: ServerState) -> dict[str, Tensor]:
+def flatten_state(state: ServerState) -> dict[str, Tensor]:
+    """Return all tensors under the names they have in a file."""
     tensors = {f"shared/{name}": tensor for name, tensor in state.shared.items()}
     for k, own in enumerate(state.per_submodel, start=1):
         tensors |= {f"submodel/{k}/{name}": tensor for name, tensor in own.items()}
     return tensors
 
 
-def _check(path: Path, tensors: dict[str, Tensor], layout: Layout) -> None:
+def check_layout(path: Path, tensors: Mapping[str, Tensor], layout: Layout) -> None:
+    """Raise unless a file's tensors are those of a model."""
     for name in tensors.keys() ^ layout.keys():
         where = "the file" if name in tensors else "the model"
         raise RunError(f"{path}: belongs to another model: only {where} has {name}")

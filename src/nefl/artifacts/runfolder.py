@@ -194,6 +194,20 @@ def stored_config(run: Path) -> RunConfig:
         raise RunError(str(error)) from None
 
 
+def find_checkpoint(run: Path, *, best: bool = False) -> Path:
+    """Return a run's newest checkpoint, or its best.
+
+    Raises:
+        RunError: if it has none yet.
+    """
+    checkpoints = run / "checkpoints"
+    newest = max(checkpoints.glob("round-*.safetensors"), default=None)
+    chosen = checkpoints / "best.safetensors" if best else newest
+    if chosen is None or not chosen.exists():
+        raise RunError(f"{run}: has no such checkpoint yet")
+    return chosen
+
+
 def read_log(run: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a run's log. A line that a kill cut off is passed over."""
     path = run / METRICS

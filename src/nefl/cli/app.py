@@ -6,10 +6,14 @@ import typer
 from rich.console import Console
 
 from nefl.cli.compare import compare
+from nefl.cli.export import export
+from nefl.cli.flower import flower
 from nefl.cli.plot import plot
+from nefl.cli.predict import predict, serve
 from nefl.cli.profile import profile
+from nefl.cli.recipes import recipes
 from nefl.cli.report import report
-from nefl.cli.train import evaluate, partition, recipes, resume, train
+from nefl.cli.train import evaluate, partition, resume, train
 from nefl.cli.watch import watch
 from nefl.errors import NeflError
 
@@ -23,8 +27,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, partition, recipes, profile, compare, plot, report, watch):
+_TRAINING = (train, resume, evaluate, partition, recipes, profile)
+_LOOKING = (compare, report, watch, plot)
+_USING = (export, predict, serve)
+for command in (*_TRAINING, *_LOOKING, *_USING):
     app.command()(command)
+app.add_typer(flower, name="flower")
 
 
 @app.callback()

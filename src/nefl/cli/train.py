@@ -1,6 +1,5 @@
-"""`nefl train`, `resume`, `evaluate` and `recipes`."""
+"""`nefl train`, `resume` and `evaluate`."""
 
-import json
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +17,13 @@ from rich.text import Text
 
 from nefl import training
 from nefl.artifacts.runfolder import stored_config, to_json
+from nefl.cli.dry_run import show_cost
 from nefl.cli.profile import console_for_tables, show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
-from nefl.recipes import load_recipe, recipe_names, recipe_values
+from nefl.recipes import recipe_values
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_accuracy
 
@@ -50,6 +50,9 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Any setting, as in local.epochs=1; may be repeated."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check it, and tell what it will cost.")
+    ] = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +61,9 @@ def train(
     given = dict(parse_setting(text) for text in settings or [])
     given |= {key: value for key, value in flags.items() if value is not None}
     config = config_from(with_settings(recipe_values(recipe), given), recipe)
+    if dry_run:
+        show_cost(config, recipe, as_json=as_json)
+        return
     console = Console(stderr=True, soft_wrap=True)
     place = _Place()
 
@@ -92,11 +98,15 @@ def resume(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     best: Annotated[bool, typer.Option(help="The best checkpoint, not the newest.")] = False,
+    recalibrate: Annotated[
+        bool,
+        typer.Option("--recalibrate", help="Measure batch norms over the training data first."),
+    ] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure every submodel of a run on its test set."""
-    found = training.evaluate(run, best=best, device=device)
+    found = training.evaluate(run, best=best, recalibrate=recalibrate, device=device)
     accuracy = [e.accuracy for e in found]
     if as_json:
         report = {
@@ -108,25 +118,6 @@ def evaluate(
         typer.echo(to_json(report, indent=2))
     else:
         console_for_tables().print(accuracy_table(accuracy))
-
-
-def recipes(as_json: AsJson = False) -> None:
-    """List the recipes: complete, named configurations."""
-    found = {name: load_recipe(name) for name in recipe_names()}
-    if as_json:
-        typer.echo(json.dumps({n: c.to_dict() for n, c in found.items()}, indent=2))
-        return
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("recipe", "model", "method", "data", "clients", "rounds", "about"):
-        table.add_column(heading, overflow="fold")
-    for name, config in found.items():
-        clients = f"{config.clients.per_round}/{config.clients.count}"
-        data = f"{config.data.name} {config.partition.kind}"
-        model = config.model
-        table.add_row(
-            name, model.name, model.method, data, clients, str(config.rounds), config.about
-        )
-    console_for_tables().print(table)
 
 
 def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
@@ -191,7 +182,7 @@ def _carry_out(
     progress = ProgressObserver(config.rounds, console)
     observers.append(progress)
     try:
-        with _terminate_as_interrupt():
+        with terminate_as_interrupt():
             result = go(observers)
     except KeyboardInterrupt:
         progress.close()
@@ -210,7 +201,7 @@ def _carry_out(
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
+def terminate_as_interrupt() -> Iterator[None]:
     """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -4,7 +4,7 @@ from nefl.data.arrays import ImageDataset, Split
 from nefl.data.augment import POLICIES, BatchTransform, Policy, Transform, make_transform
 from nefl.data.cache import default_cache, open_cached
 from nefl.data.catalog import DATASETS, DatasetInfo
-from nefl.data.datasets import load_dataset
+from nefl.data.datasets import find_dataset, load_dataset
 from nefl.data.partition import PARTITIONS, Partition, partition_clients
 from nefl.data.picture import draw_label_distribution
 from nefl.data.subsets import Subset, subset
@@ -23,6 +23,7 @@ __all__ = [
     "Transform",
     "default_cache",
     "draw_label_distribution",
+    "find_dataset",
     "load_dataset",
     "make_transform",
     "open_cached",

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from nefl.data.arrays import ImageDataset
 from nefl.data.cache import (
@@ -17,6 +18,8 @@ from nefl.data.catalog import DATASETS
 from nefl.data.idx import DEBIAN_FASHION_MNIST
 from nefl.data.sources import HUB, OWN, find_source
 from nefl.errors import ConfigError, DataError
+
+Presence = Literal["cached", "here", "absent"]
 
 _WITHOUT_FILES = ("digits", "synthetic")
 _log = logging.getLogger(__name__)
@@ -48,8 +51,7 @@ def load_dataset(
     chosen = dict(options or {})
     path = _root_path(name, root)
     base = Path(cache) if cache is not None else default_cache()
-    identity = {"root": str(path.absolute()) if path else None, "options": chosen}
-    prefix = cache_prefix(name, identity)
+    prefix = _prefix(name, path, chosen)
     if path is not None and not path.exists():
         kept = newest_cached(base, prefix)
         if kept is None:
@@ -60,6 +62,44 @@ def load_dataset(
     source = find_source(name, path, chosen)
     folder = cache_folder(base, prefix, source.state)
     return open_or_build(folder, name, source.state, source.read, verify=verify)
+
+
+def find_dataset(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Presence:
+    """Tell how near a data set is, without reading or fetching it.
+
+    Returns:
+        `cached`, decoded before; `here`, to be read from where it lies; `absent`, to be fetched
+        from the hub or put in its place.
+
+    Raises:
+        ConfigError: unknown option, or a root where none belongs.
+        DataError: the root holds something else.
+    """
+    chosen = dict(options or {})
+    path = _root_path(name, root)
+    base = Path(cache) if cache is not None else default_cache()
+    if newest_cached(base, _prefix(name, path, chosen)) is not None:
+        return "cached"
+    if path is None:
+        if name not in DATASETS or DATASETS[name].hub is None:
+            return "here"
+        find_source(name, None, chosen)  # for its options
+        return "absent"
+    if not path.exists():
+        return "absent"
+    find_source(name, path, chosen)
+    return "here"
+
+
+def _prefix(name: str, path: Path | None, options: Mapping[str, object]) -> str:
+    identity = {"root": str(path.absolute()) if path else None, "options": options}
+    return cache_prefix(name, identity)
 
 
 def _root_path(name: str, root: str | Path | None) -> Path | None:

@@ -30,7 +30,7 @@ class SerialEngine:
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         """Measure submodels on the test set."""
-        chunks = make_chunks(self._family, submodels, self._site.test_examples)
+        chunks = make_chunks(submodels, self._site.test_examples, whole=self._site.measures_norms)
         tensors = {k: extract(state, self._family, k) for k in submodels}
         return combine(chunks, [self._site.score(c, tensors[c.submodel]) for c in chunks])
 

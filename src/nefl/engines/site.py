@@ -11,11 +11,18 @@ from nefl.config import RunConfig
 from nefl.data import ImageDataset, Partition, make_transform, subset
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError
-from nefl.methods import METHODS
-from nefl.nesting.modules import has_static_norms
+from nefl.losses import LOSSES
+from nefl.methods import find_method
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.spec import Family
-from nefl.server.evaluate import BATCH, Chunk, Score, measure_norms, score_chunk
+from nefl.server.evaluate import (
+    BATCH,
+    Chunk,
+    Score,
+    measure_norms,
+    needs_measuring,
+    score_chunk,
+)
 from nefl.state import ClientUpdate, Tensors, TrainTask
 
 NARROW = 64
@@ -57,6 +64,9 @@ class Site:
         dataset: its data, normally memory-mapped.
         partition: which examples each client has.
         device: where to compute.
+
+    Attributes:
+        measures_norms: whether norms are measured before a submodel is scored.
     """
 
     def __init__(
@@ -78,17 +88,19 @@ class Site:
         policy = augmentation(config, dataset.name)
         statistics = dataset.mean, dataset.std, dataset.input_shape
         self._test_transform = make_transform(policy, *statistics, train=False)
-        clip = METHODS[config.model.method].clip_norm if config.model.method in METHODS else None
+        method = find_method(config.model.method)
         self._how = LocalTraining(
             config.local,
             config.schedule,
             config.rounds,
             config.seed,
-            clip if config.local.clip_norm is None else config.local.clip_norm,
+            method.clip_norm if config.local.clip_norm is None else config.local.clip_norm,
             make_transform(policy, *statistics, train=True),
             pick_memory_format(config.local.memory_format, family),
+            LOSSES[method.loss],
         )
         self._compile = config.local.compile
+        self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
 
     @property
     def test_examples(self) -> int:
@@ -103,11 +115,16 @@ class Site:
 
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""
-        model = self._load(chunk.submodel, tensors)
-        if has_static_norms(model):
-            measure_norms(model, self._training_batches(), self._how.memory_format)
+        model = self.ready(chunk.submodel, tensors)
         images, labels = self._test.take(self._test_rows[chunk.start : chunk.stop])
         return score_chunk(model, images, labels, self._test_transform, self._how.memory_format)
+
+    def ready(self, submodel: int, tensors: Tensors) -> nn.Module:
+        """Return a submodel as it is evaluated; it lives until the next call."""
+        model = self._load(submodel, tensors)
+        if self.measures_norms:
+            measure_norms(model, self._training_batches(), self._how.memory_format)
+        return model.eval()
 
     def _training_batches(self) -> Iterator[Tensor]:
         """Yield all clients' examples as inputs, without augmentation, in a fixed order."""

@@ -17,7 +17,7 @@ from nefl.config import RunConfig
 from nefl.engines.sharing import SharedWeights, make_shared_file
 from nefl.errors import RunError
 from nefl.nesting.spec import Family
-from nefl.server.evaluate import Score, combine, make_chunks
+from nefl.server.evaluate import Score, combine, make_chunks, needs_measuring
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 MAX_DEATHS = 5
@@ -58,6 +58,7 @@ class WorkersEngine:
     ) -> None:
         self._family = family
         self._test_examples = test_examples
+        self._measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
         # Twice the workers: results wait their turn without keeping anybody from the next task.
         self._slots = 2 * workers
         self._descriptor = make_shared_file()
@@ -116,7 +117,7 @@ class WorkersEngine:
             RunError: if a piece of the work fails; there is nothing to average around it.
         """
         self._weights.write(state)
-        chunks = make_chunks(self._family, submodels, self._test_examples)
+        chunks = make_chunks(submodels, self._test_examples, whole=self._measures_norms)
         jobs = [{"score": [c.submodel, c.start, c.stop]} for c in chunks]
         scores = []
         for chunk, reply in zip(chunks, self._carry_out(jobs), strict=True):

@@ -12,9 +12,9 @@ from nefl.models.vit import VisionTransformer, ViTDesign
 from nefl.nesting.spec import Blocks, SubmodelSpec
 
 
-def _cifar(blocks: int) -> ResNetDesign:
-    """Return the design for small images: 16, 32 and 64 channels, no pool."""
-    return ResNetDesign(((16, blocks), (32, blocks), (64, blocks)), stem_channels=16, pool=False)
+def _cifar(blocks: int, *, pool: bool = False) -> ResNetDesign:
+    """Return the design for small images: 16, 32 and 64 channels, normally without a pool."""
+    return ResNetDesign(((16, blocks), (32, blocks), (64, blocks)), stem_channels=16, pool=pool)
 
 
 def _imagenet(*blocks: int) -> ResNetDesign:
@@ -25,6 +25,7 @@ def _imagenet(*blocks: int) -> ResNetDesign:
 MODELS: dict[str, ResNetDesign | ViTDesign] = {
     "resnet8": _cifar(1),
     "resnet20": _cifar(3),
+    "resnet20_pooled": _cifar(3, pool=True),
     "resnet56": _cifar(9),
     "resnet110": _cifar(18),
     "resnet18": _imagenet(2, 2, 2, 2),

@@ -181,5 +181,5 @@ class VisionTransformer(nn.Module):
     def _embed(self, x: Tensor) -> Tensor:
         """Turn images into tokens with positions, the class token first."""
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)
-        token = self.class_token.expand(len(x), -1, -1)
+        token = self.class_token.expand(x.shape[0], -1, -1)  # `len` cannot be traced
         return torch.cat([token, patches], dim=1) + self.encoder.pos_embedding

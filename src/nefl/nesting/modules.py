@@ -71,8 +71,33 @@ def has_static_norms(module: nn.Module) -> bool:
 
 @contextmanager
 def measuring_norms(module: nn.Module) -> Iterator[None]:
-    """Measure static norms over all that the module is given meanwhile, in evaluation mode."""
-    norms = [child for child in module.modules() if isinstance(child, StaticBatchNorm2d)]
+    """Measure norms over all batches that the module is given meanwhile, in evaluation mode.
+
+    Static norms get the mean and variance over all of it. Tracked ones forget what they tracked
+    and average the batches' means and variances.
+    """
+    static = [child for child in module.modules() if isinstance(child, StaticBatchNorm2d)]
+    tracked = [
+        child
+        for child in module.modules()
+        if isinstance(child, BatchNorm) and child.track_running_stats
+    ]
+    momenta = [norm.momentum for norm in tracked]
+    for norm in tracked:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average instead of one that fades
+        norm.train()
+    with _summing(static):
+        try:
+            yield
+        finally:
+            for norm, momentum in zip(tracked, momenta, strict=True):
+                norm.momentum = momentum
+                norm.eval()
+
+
+@contextmanager
+def _summing(norms: list[StaticBatchNorm2d]) -> Iterator[None]:
     sums = []
     for norm in norms:
         zeros = torch.zeros(norm.num_features, dtype=torch.float64, device=norm.weight.device)

@@ -162,8 +162,10 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 def _forward(module: nn.Module, batch: Tensor) -> None:
+    # In training, early classifiers are computed too where a model has more than one.
+    every = getattr(module, "forward_exits", None) if module.training else None
     try:
-        module(batch)
+        (every or module)(batch)
     except (RuntimeError, ValueError) as error:
         shape = "x".join(map(str, batch.shape[1:]))
         raise ConfigError(f"input {shape}: the model cannot take it ({error})") from error

@@ -37,14 +37,24 @@ class Score:
     loss: float
 
 
-def make_chunks(family: Family, submodels: Iterable[int], examples: int) -> list[Chunk]:
+def needs_measuring(family: Family, *, recalibrate: bool) -> bool:
+    """Whether norms are measured over training data before a submodel is scored.
+
+    Static norms must be; tracked ones only where recalibration is asked for.
+    """
+    return recalibrate or has_static_norms(family.meta_module(len(family)))
+
+
+def make_chunks(submodels: Iterable[int], examples: int, *, whole: bool) -> list[Chunk]:
     """Cut the evaluation of submodels into pieces, the largest submodels first.
 
-    Static norms are measured before a submodel is scored: it is then scored in one piece, so that
-    this is done once.
+    Args:
+        submodels: what is evaluated.
+        examples: how many test examples there are.
+        whole: whether a submodel is scored in one piece; where its norms are measured first, that
+            is then done once.
     """
-    static = has_static_norms(family.meta_module(len(family)))
-    pieces = 1 if static else -(-examples // CHUNK)
+    pieces = 1 if whole else -(-examples // CHUNK)
     edges = [examples * piece // pieces for piece in range(pieces + 1)]
     return [
         Chunk(submodel, start, stop)
@@ -56,7 +66,7 @@ def make_chunks(family: Family, submodels: Iterable[int], examples: int) -> list
 def measure_norms(
     model: nn.Module, batches: Iterable[Tensor], memory_format: torch.memory_format
 ) -> None:
-    """Let static norms take their statistics from batches of inputs."""
+    """Let a model's norms take their statistics from batches of inputs."""
     model.eval()
     with torch.inference_mode(), measuring_norms(model):
         for batch in batches:

@@ -1,0 +1,154 @@
+"""`nefl export`: take a submodel, or the whole family, out of a run."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from nefl.artifacts.runfolder import to_json
+from nefl.cli.profile import console_for_tables, show_bytes, show_count
+from nefl.elastic.budget import parse_budget
+from nefl.errors import ConfigError
+from nefl.export.compare import MAX_ACCURACY_LOSS
+from nefl.export.export import (
+    IMAGES,
+    ElasticExport,
+    Export,
+    export_family,
+    export_submodel,
+)
+
+ELASTIC = "elastic"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    submodel: Annotated[int | None, typer.Option(help="Its number, from 1.")] = None,
+    fits: Annotated[
+        str | None,
+        typer.Option(help="The largest that fits, as in params<2M,macs<50M,latency<5ms."),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", help="safetensors, onnx, executorch, torch-export; elastic for all."
+        ),
+    ] = "onnx",
+    quantize: Annotated[str | None, typer.Option(help="int8, or nothing for float32.")] = None,
+    best: Annotated[bool, typer.Option(help="The best checkpoint, not the newest.")] = False,
+    images: Annotated[int, typer.Option(help="Test images to compare on.")] = IMAGES,
+    max_loss: Annotated[
+        float, typer.Option(help="Accuracy that int8 may lose.")
+    ] = MAX_ACCURACY_LOSS,
+    measure: Annotated[bool, typer.Option(help="Measure latency and peak memory.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Write a submodel as a plain network and check the file in its own runtime."""
+    if quantize not in (None, "int8"):
+        raise ConfigError(f"--quantize {quantize}: there is int8; leave it out for float32")
+    if form == ELASTIC:
+        if submodel is not None or fits is not None or quantize is not None:
+            raise ConfigError(
+                "an elastic file holds all submodels in float32: leave out --submodel, --fits "
+                "and --quantize"
+            )
+        family = export_family(run, out, best=best, images=images)
+        if as_json:
+            typer.echo(to_json(_plain(family), indent=2))
+        else:
+            _show_family(family)
+        return
+    done = export_submodel(
+        run,
+        out,
+        submodel=submodel,
+        fits=None if fits is None else parse_budget(fits),
+        format_name=form,
+        quantized=quantize is not None,
+        best=best,
+        images=images,
+        max_loss=max_loss,
+        measure=measure,
+    )
+    if as_json:
+        typer.echo(to_json(_plain(done), indent=2))
+    else:
+        _show(done)
+
+
+def _plain(done: Export | ElasticExport) -> dict[str, object]:
+    if isinstance(done, ElasticExport):
+        return {
+            "path": str(done.path),
+            "format": ELASTIC,
+            "size": done.size,
+            "state_bytes": done.state_bytes,
+            "card": asdict(done.card),
+            "comparisons": [asdict(found) for found in done.comparisons],
+        }
+    return {
+        "path": str(done.path),
+        "format": done.format,
+        "size": done.size,
+        "card": asdict(done.card),
+        "comparison": asdict(done.comparison),
+        "norms_left": done.plain.norms_left,
+        "steps_left": done.plain.steps_left,
+        "measured": None if done.measured is None else asdict(done.measured),
+    }
+
+
+def _show(done: Export) -> None:
+    console = console_for_tables()
+    (card,), found = done.card.submodels, done.comparison
+    kind = f"{done.format}{', int8' if done.card.quantized else ''}"
+    table = Table(box=box.SIMPLE_HEAD, title=f"submodel {card.number} as {kind}: {done.path}")
+    for heading in ("", "estimate", "measured here"):
+        table.add_column(heading, justify="right" if heading else "left")
+    table.add_row("parameters", show_count(card.params), "")
+    table.add_row("MACs for an image", show_count(card.macs), "")
+    table.add_row("file", "", show_bytes(done.size))
+    if done.measured is not None:
+        table.add_row("memory", show_bytes(card.memory), show_bytes(done.measured.memory))
+        table.add_row("latency", "", f"{done.measured.latency * 1e3:.2f} ms")
+    console.print(table)
+    console.print(
+        Text(
+            f"on {found.images} test images: accuracy {found.accuracy:.4f}, trained model "
+            f"{found.trained_accuracy:.4f}; largest difference of logits {found.difference:.2g}; "
+            f"same class on {found.agreement:.1%}"
+        )
+    )
+    plain = done.plain
+    if plain.reason:
+        console.print(Text(f"nothing was folded: the model cannot be traced ({plain.reason})"))
+    elif plain.norms_left or plain.steps_left:
+        console.print(Text(f"left: {plain.norms_left} batch norms, {plain.steps_left} step sizes"))
+
+
+def _show_family(done: ElasticExport) -> None:
+    console = console_for_tables()
+    table = Table(box=box.SIMPLE_HEAD, title=f"elastic file: {done.path}")
+    for heading in ("submodel", "parameters", "MACs", "memory", "accuracy", "difference"):
+        table.add_column(heading, justify="right")
+    for card, found in zip(done.card.submodels, done.comparisons, strict=True):
+        table.add_row(
+            str(card.number),
+            show_count(card.params),
+            show_count(card.macs),
+            show_bytes(card.memory),
+            f"{found.accuracy:.4f}",
+            f"{found.difference:.2g}",
+        )
+    console.print(table)
+    console.print(
+        Text(
+            f"{show_bytes(done.size)}: {show_bytes(done.state_bytes)} of weights (the global model "
+            "and what each submodel has for itself) and their description"
+        )
+    )

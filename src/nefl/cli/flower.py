@@ -1,0 +1,124 @@
+"""`nefl flower init`, `simulate` and `keys`: clients that are real, or simulated by Flower."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nefl.cli.train import terminate_as_interrupt
+from nefl.config_reading import config_from, parse_setting
+from nefl.errors import ConfigError, RunError
+from nefl.recipes import recipe_values
+
+flower = typer.Typer(
+    help="Clients on other machines, by Flower.", no_args_is_help=True, add_completion=False
+)
+
+AppFolder = Annotated[Path, typer.Argument(help="The folder of a Flower app.")]
+
+
+def _need_flower() -> None:
+    if find_spec("flwr") is None:
+        raise ConfigError("Flower is not installed; install the extra: pip install 'nefl[flower]'")
+
+
+@flower.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write the app, new or empty.")],
+    recipe: Annotated[str, typer.Option(help="The recipe it trains.")] = "digits",
+) -> None:
+    """Write a small, complete Flower app that trains nested submodels."""
+    _need_flower()
+    from nefl.engines.flower.app_files import write_app
+
+    config = config_from(recipe_values(recipe), recipe)
+    for path in write_app(folder, recipe, config):
+        typer.echo(path)
+    typer.echo(f"try it with: nefl flower simulate {folder}", err=True)
+
+
+@flower.command()
+def simulate(
+    folder: AppFolder,
+    nodes: Annotated[
+        int | None, typer.Option(help="Simulated nodes; the app's clients.count if left out.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A key of the app's run config, as in rounds=3."),
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Flower's own folder; .flower in the app if left out.")
+    ] = None,
+) -> None:
+    """Run an app over simulated nodes, with a SuperLink that ends with the run."""
+    _need_flower()
+    from nefl.engines.flower.loopback import Loopback
+
+    given: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
+    count = nodes or given.get("clients.count") or _clients(folder)
+    place = home or folder / ".flower"
+    with terminate_as_interrupt(), Loopback(place, simulation=True) as loopback:
+        loopback.start_server()
+        run = loopback.run(folder, given, nodes=int(count))
+        _follow(run, loopback.log("run"))
+        if run.returncode or not _finished(loopback.log("run")):
+            raise RunError(f"{folder}: the run failed; see {loopback.log('run')}")
+
+
+@flower.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where to write them.")],
+    host: Annotated[
+        list[str], typer.Option(help="A name or address of the server; may be repeated.")
+    ],
+    node: Annotated[
+        list[str] | None, typer.Option(help="A node to make a key for; may be repeated.")
+    ] = None,
+) -> None:
+    """Make the certificates of a server and the keys of nodes."""
+    _need_flower()
+    from nefl.engines.flower.certificates import make_certificates, make_node_key
+
+    files = make_certificates(folder, host)
+    typer.echo(f"{files.authority}  for everybody")
+    typer.echo(f"{files.certificate}  for the server")
+    typer.echo(f"{files.key}  for the server, secret")
+    for name in node or []:
+        public = make_node_key(folder / name)
+        typer.echo(f"{folder / name}  for node {name}, secret")
+        typer.echo(f"{public}  to register it with")
+
+
+def _clients(folder: Path) -> int:
+    try:
+        content = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        return int(content["tool"]["flwr"]["app"]["config"]["clients"]["count"])
+    except OSError as error:
+        raise RunError(f"{folder}: is no Flower app ({error.strerror}: pyproject.toml)") from None
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{folder}: its run config has no clients.count; give --nodes") from None
+
+
+def _follow(run: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Show what a run says until it ends."""
+    with log.open("rb") as file:
+        while True:
+            ended = run.poll() is not None
+            sys.stderr.write(file.read().decode(errors="replace"))
+            sys.stderr.flush()
+            if ended:
+                return
+            try:
+                run.wait(0.5)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _finished(log: Path) -> bool:
+    # `flwr run --stream` ends with 0 even where the run has failed.
+    return "state_sha256" in log.read_text(encoding="utf-8", errors="replace")

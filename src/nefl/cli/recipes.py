@@ -1,0 +1,106 @@
+"""`nefl recipes`: what there is to run, and what was published for it."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from nefl.cli.profile import console_for_tables
+from nefl.config import RunConfig
+from nefl.recipes import load_recipe, recipe_names
+from nefl.recipes.writing import to_toml
+
+
+def recipes(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORD]...", help="Show those whose name or description has all."),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Only this method, such as nefl-wd.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model, such as resnet18.")] = None,
+    data: Annotated[str | None, typer.Option(help="Only this data set, such as cifar10.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Only this one: iid or dirichlet.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help='Only what stands there, as in "Table 3" or "Figure 7".')
+    ] = None,
+    pretrained: Annotated[
+        bool | None, typer.Option("--pretrained/--fresh", help="Only with, or without, a file.")
+    ] = None,
+    show: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Print one with all its settings, as TOML.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """List the recipes: complete, named configurations, with the figures published for them."""
+    if show is not None:
+        config = load_recipe(show)
+        typer.echo(json.dumps(config.to_dict(), indent=2) if as_json else to_toml(config).rstrip())
+        return
+    wanted = {
+        "model.method": method,
+        "model.name": model,
+        "data.name": data,
+        "partition.kind": partition,
+    }
+    found = {
+        name: config
+        for name in recipe_names()
+        if has_words(name, config := load_recipe(name), words or [])
+        and is_from(config, source)
+        and all(_setting(config, key) == value for key, value in wanted.items() if value)
+        and pretrained in (None, config.model.weights is not None)
+    }
+    if as_json:
+        typer.echo(json.dumps({name: c.to_dict() for name, c in found.items()}, indent=2))
+    else:
+        _list(found)
+
+
+def has_words(name: str, config: RunConfig, words: Sequence[str]) -> bool:
+    """Whether all words are in a recipe's name, description or source, in any case."""
+    text = f"{name} {config.about} {config.published.source}".lower()
+    return all(word.lower() in text for word in words)
+
+
+def is_from(config: RunConfig, source: str | None) -> bool:
+    """Whether a recipe's figures stand there; Table 1 is not Table 10."""
+    if source is None:
+        return True
+    place = re.compile(rf"\b{re.escape(source.strip())}\b", re.IGNORECASE)
+    return place.search(config.published.source) is not None
+
+
+def _setting(config: RunConfig, key: str) -> object:
+    part, name = key.split(".")
+    return getattr(getattr(config, part), name)
+
+
+def _list(found: Mapping[str, RunConfig]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("recipe", overflow="fold")
+    for heading in ("clients", "rounds", "worst", "average"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("published in, or about", overflow="fold")
+    for name, config in found.items():
+        published = config.published
+        table.add_row(
+            name,
+            f"{config.clients.per_round}/{config.clients.count}",
+            str(config.rounds),
+            _percent(published.worst),
+            _percent(published.average),
+            published.source or config.about,
+        )
+    console = console_for_tables()
+    console.print(table)
+    more = "" if found else "; give fewer words, or none"
+    console.print(Text(f"{len(found)} of {len(recipe_names())} recipes{more}"))
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,213 @@
+"""Giving a family the weights of another: other submodels, other classes, other data.
+
+Every tensor is looked up by name in what was trained. A shared one is the leading corner of the old
+one; those that a submodel has for itself come from the smallest old submodel with room for them.
+Rows of the classifier go by the names of the classes. What no old tensor can give stays fresh if it
+belongs to a classifier or an exit, and is an error otherwise.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from nefl.elastic.file import TrainedFamily
+from nefl.errors import ConfigError
+from nefl.nesting.corners import corner, extract
+from nefl.nesting.modules import BatchNorm, Exit, measuring_norms
+from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.state import ServerState, Tensors
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """Where classes stand: which tensors have a row for each, and which old row is which new one.
+
+    Attributes:
+        names: tensors with one row for each class.
+        pairs: (new row, old row) of each class that both know.
+    """
+
+    names: frozenset[str]
+    pairs: tuple[tuple[int, int], ...]
+
+
+def adopt(
+    old: ServerState, fresh: ServerState, family: Family, rows: ClassRows
+) -> tuple[ServerState, set[str]]:
+    """Give a family the weights of another.
+
+    Returns:
+        The state, and the names of the tensors that stayed fresh, wholly or in part.
+
+    Raises:
+        ConfigError: naming a tensor that the other family has not, or only smaller.
+    """
+    allowed = _may_be_fresh(family)
+    stayed: set[str] = set()
+    shared: dict[str, Tensor] = {}
+    for name, tensor in fresh.shared.items():
+        if name in rows.names:
+            shared[name] = _by_class(name, tensor, old, rows, stayed)
+            continue
+        found = _room_for(name, tensor, old)
+        if found is None and name not in allowed:
+            raise _missing(name, tensor, old)
+        if found is None:
+            stayed.add(name)
+        shared[name] = tensor if found is None else found
+    own = tuple(_own(mine, old, stayed) for mine in fresh.per_submodel)
+    return ServerState(0, shared, own), stayed
+
+
+def _may_be_fresh(family: Family) -> set[str]:
+    names: set[str] = set()
+    for number in range(1, len(family) + 1):
+        for prefix, child in family.meta_module(number).named_modules():
+            if isinstance(child, Exit):
+                names |= {f"{prefix}.{name}" for name in child.state_dict()}
+    return names
+
+
+def _candidates(name: str, state: ServerState) -> Iterator[Tensor]:
+    """Yield the tensors of a name, those of the smallest submodel first."""
+    for own in state.per_submodel:
+        if name in own:
+            yield own[name]
+    if name in state.shared:
+        yield state.shared[name]
+
+
+def _room_for(name: str, tensor: Tensor, state: ServerState) -> Tensor | None:
+    for found in _candidates(name, state):
+        if _holds(found, tensor):
+            return found[corner(tensor.shape)].to(tensor.dtype).clone()
+    return None
+
+
+def _holds(large: Tensor, small: Tensor) -> bool:
+    return large.ndim == small.ndim and all(map(int.__ge__, large.shape, small.shape))
+
+
+def _own(mine: Tensors, state: ServerState, stayed: set[str]) -> dict[str, Tensor]:
+    """Return a submodel's own tensors, from one old submodel if one has room for them all.
+
+    A step size fits everywhere: only the whole tells which old submodel is the nearest.
+    """
+    complete = [
+        old
+        for old in state.per_submodel
+        if all(name in old and _holds(old[name], tensor) for name, tensor in mine.items())
+    ]
+    complete.sort(key=lambda old: sum(tensor.numel() for tensor in old.values()))
+    donor = ServerState(0, {}, (complete[0],)) if complete else state
+    result: dict[str, Tensor] = {}
+    for name, tensor in mine.items():
+        found = _room_for(name, tensor, donor)
+        if found is None:
+            stayed.add(name)
+        result[name] = tensor if found is None else found
+    return result
+
+
+def _by_class(
+    name: str, tensor: Tensor, state: ServerState, rows: ClassRows, stayed: set[str]
+) -> Tensor:
+    if len(rows.pairs) < len(tensor):
+        stayed.add(name)
+    result = tensor.clone()
+    for found in _candidates(name, state):
+        wide_enough = all(map(int.__ge__, found.shape[1:], tensor.shape[1:]))
+        if found.ndim == tensor.ndim and wide_enough:
+            for new, old in rows.pairs:
+                result[new] = found[old][corner(tensor.shape[1:])]
+            return result
+    stayed.add(name)
+    return result
+
+
+def _missing(name: str, tensor: Tensor, state: ServerState) -> ConfigError:
+    found = [tuple(other.shape) for other in _candidates(name, state)]
+    there = f"has it with shape {found[-1]}" if found else "has no such tensor"
+    return ConfigError(
+        f"model.start: {name} is needed with shape {tuple(tensor.shape)}, what it names {there}; "
+        "take the same model, or a smaller one, and images with the same channels"
+    )
+
+
+def recalibrate(state: ServerState, family: Family, batches: Sequence[Tensor]) -> ServerState:
+    """Take the statistics of all tracked norms anew, over batches of inputs.
+
+    Norms that each submodel has for itself get their own. Shared ones get those of the full model,
+    the only one that holds all of them.
+    """
+    shared, own = dict(state.shared), []
+    for number in range(1, len(family) + 1):
+        with torch.random.fork_rng(devices=[]):  # its first weights are not kept
+            module = family.build(family.specs[number - 1])
+        module.load_state_dict(extract(state, family, number))
+        measured = norm_statistics(module, batches)
+        names = family.own_names(number)
+        own.append(
+            {**state.per_submodel[number - 1], **{n: t for n, t in measured.items() if n in names}}
+        )
+        if number == len(family):
+            shared |= {n: t for n, t in measured.items() if n in shared}
+    return replace(state, shared=shared, per_submodel=tuple(own))
+
+
+def norm_statistics(module: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return running means and variances of tracked norms over batches, by name."""
+    norms = {
+        name: child
+        for name, child in module.named_modules()
+        if isinstance(child, BatchNorm) and child.track_running_stats
+    }
+    if not norms or not batches:
+        return {}
+    module.eval()
+    for norm in norms.values():
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain mean over all batches
+        norm.train()
+    with torch.no_grad():
+        for batch in batches:
+            module(batch)
+    found: dict[str, Tensor] = {}
+    for name, norm in norms.items():
+        for key in ("running_mean", "running_var"):
+            value = getattr(norm, key)
+            assert isinstance(value, Tensor)  # noqa: S101 -- it tracks
+            found[f"{name}.{key}"] = value.clone()
+    return found
+
+
+def cut(trained: TrainedFamily, spec: SubmodelSpec, batches: Sequence[Tensor]) -> nn.Module:
+    """Return a submodel that the family was not trained with, in evaluation mode.
+
+    Args:
+        trained: the family.
+        spec: any whose corners exist in the full model.
+        batches: inputs over which the statistics of its norms are taken, of some variety.
+
+    Raises:
+        NeflError: if the spec is no part of the full model.
+    """
+    full = trained.family.specs[-1]
+    specs = (spec,) if spec == full else (spec, full)
+    family = Family(trained.family.build, specs, trained.family.per_submodel, "cut to measure")
+    fresh = family.initial_state(0)
+    names = trained.card.class_names
+    rows = ClassRows(frozenset(), tuple((row, row) for row in range(len(names))))
+    state, _ = adopt(trained.state, fresh, family, rows)
+    with torch.random.fork_rng(devices=[]):  # its first weights are not kept
+        module = family.build(spec)
+    module.load_state_dict(extract(state, family, 1))
+    measured = norm_statistics(module, batches)
+    module.load_state_dict(extract(state, family, 1) | measured)
+    module.eval().requires_grad_(False)
+    with torch.no_grad(), measuring_norms(module):
+        for batch in batches:
+            module(batch)
+    return module

@@ -1,0 +1,170 @@
+"""What a node can do: what it says of itself, and what that allows.
+
+A client answers the query `capability` with what its operator wrote into its node config and what
+it finds out: memory, threads and, if it is asked to, how long a training step of each submodel
+takes.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from pydantic import TypeAdapter, ValidationError
+from torch.nn import functional
+
+from nefl.errors import UpdateError
+from nefl.nesting.spec import Family
+
+HEADROOM = 1.25
+"""Kernels need scratch space beside what the profile counts."""
+
+TIMING_SECONDS = 10.0
+"""How long a node may time its submodels, all together; larger ones are then left out."""
+
+_QUERY, _RECORD = "nefl-query", "nefl-capability"
+_ANSWER_BYTES = 100_000
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a node says of itself. Nothing of it is trusted beyond what the operator allows.
+
+    Attributes:
+        client: its number among the clients, from the node config's `partition-id`.
+        tier: the tier in its node config.
+        memory: bytes that are free for training.
+        threads: cores it may use.
+        step_seconds: seconds of a training step for each submodel, smallest first; as many as were
+            timed.
+    """
+
+    client: int | None = None
+    tier: int | None = None
+    memory: int | None = None
+    threads: int | None = None
+    step_seconds: tuple[float, ...] = ()
+
+
+_CAPABILITY = TypeAdapter(Capability)
+
+
+def query_content(run: Mapping[str, Any], *, measure: bool) -> RecordDict:
+    """Write the query; a node that is to measure must know the run."""
+    return RecordDict(
+        {
+            _QUERY: ConfigRecord(
+                {"run": json.dumps(dict(run)) if measure else "", "measure": measure}
+            )
+        }
+    )
+
+
+def read_query(content: RecordDict) -> dict[str, Any] | None:
+    """Return the run whose submodels are to be timed, or nothing if none are."""
+    record = content.config_records.get(_QUERY)
+    if record is None or not record.get("measure"):
+        return None
+    run: dict[str, Any] = json.loads(str(record["run"]))
+    return run
+
+
+def capability_content(capability: Capability) -> RecordDict:
+    """Write the answer to the query."""
+    return RecordDict({_RECORD: ConfigRecord({"capability": json.dumps(asdict(capability))})})
+
+
+def read_capability(content: RecordDict) -> Capability:
+    """Read the answer to the query.
+
+    Raises:
+        UpdateError: if it is not one.
+    """
+    try:
+        text = str(content.config_records[_RECORD]["capability"])
+        if len(text) > _ANSWER_BYTES:
+            raise UpdateError(f"says {len(text)} characters of its capability")
+        return _CAPABILITY.validate_json(text)
+    except (KeyError, ValidationError):
+        raise UpdateError("does not answer the query for its capability") from None
+
+
+def own_capability(node_config: Mapping[str, object]) -> Capability:
+    """Return what this node knows of itself without computing anything."""
+    return Capability(
+        client=_whole(node_config.get("partition-id")),
+        tier=_whole(node_config.get("tier")),
+        memory=free_memory(node_config),
+        threads=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def free_memory(node_config: Mapping[str, object]) -> int | None:
+    """Return the bytes that training may take: the node config's `memory`, or what is free."""
+    given = node_config.get("memory")
+    bounds = [int(given)] if isinstance(given, int | float) else []
+    bounds += [found for found in (_system_memory(), _group_memory()) if found is not None]
+    return min(bounds, default=None)
+
+
+def _system_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _group_memory() -> int | None:
+    """Return what a container has left, where it has a limit of its own."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        used = (group / "memory.current").read_text(encoding="ascii").strip()
+        return None if limit == "max" else max(0, int(limit) - int(used))
+    except (OSError, ValueError):
+        return None
+
+
+def largest_in_memory(memory: int | None, needs: Sequence[int]) -> int:
+    """Return the largest submodel that trains in so many bytes; 0 if none does."""
+    if memory is None:
+        return len(needs)
+    return max((k for k, need in enumerate(needs, start=1) if need * HEADROOM <= memory), default=0)
+
+
+def time_submodels(
+    family: Family, input_shape: tuple[int, ...], classes: int, batch_size: int
+) -> tuple[float, ...]:
+    """Time a training step of each submodel, smallest first, as far as the time allows."""
+    deadline = time.monotonic() + TIMING_SECONDS
+    images = torch.zeros(batch_size, *input_shape)
+    labels = torch.arange(batch_size) % classes
+    found: list[float] = []
+    with torch.random.fork_rng(devices=[]):
+        for spec in family.specs:
+            if time.monotonic() > deadline:
+                break
+            model = family.build(spec)
+            steps = []
+            for _ in range(3):  # the first one warms up: the best counts
+                started = time.perf_counter()
+                torch.autograd.backward(functional.cross_entropy(model(images), labels))
+                steps.append(time.perf_counter() - started)
+                if time.monotonic() > deadline:
+                    break
+            found.append(min(steps))
+    return tuple(found)

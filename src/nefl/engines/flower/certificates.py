@@ -1,0 +1,124 @@
+"""Certificates and keys for a deployment: an authority, the server's certificate, nodes' keys."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from nefl.errors import RunError
+
+DAYS = 365
+"""How long certificates are valid."""
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    """What a SuperLink needs for TLS; nodes and operators need the first only."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
+    """Make an authority and a server certificate for these host names and addresses.
+
+    The authority's own key is not kept: nobody can sign another certificate with it.
+
+    Raises:
+        RunError: if some of the files are there already.
+    """
+    files = ServerFiles(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+    for path in (files.authority, files.certificate, files.key):
+        if path.exists():
+            raise RunError(f"{path}: exists; give another folder, or delete it first")
+    folder.mkdir(parents=True, exist_ok=True)
+    ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nefl federation")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    authority = (
+        _certificate(ca_name, ca_name, ca_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(ca_key, hashes.SHA384())
+    )
+    certificate = (
+        _certificate(name, ca_name, key.public_key())
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(ca_key, hashes.SHA384())
+    )
+    files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write_secret(
+        files.key,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+    return files
+
+
+def make_node_key(path: Path) -> Path:
+    """Make a node's private key, and beside it the public one, which the operator registers.
+
+    Returns:
+        The public key's file.
+
+    Raises:
+        RunError: if it is there already.
+    """
+    public = path.with_name(f"{path.name}.pub")
+    if path.exists() or public.exists():
+        raise RunError(f"{path}: exists; give another name, or delete it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(
+        path,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        ),
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        + b"\n"
+    )
+    return public
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_after(now + timedelta(days=DAYS))
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)

@@ -1,0 +1,166 @@
+"""The client's side of a message, for any function that trains a model."""
+
+from collections.abc import Callable, Mapping
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from nefl.engines.flower.capability import (
+    Capability,
+    capability_content,
+    free_memory,
+    largest_in_memory,
+    own_capability,
+)
+from nefl.engines.flower.messages import (
+    ARRAYS,
+    EXAMPLES,
+    METRICS,
+    Order,
+    arrays_to_state,
+    from_arrays,
+    read_order,
+    update_content,
+    wish_content,
+)
+from nefl.errors import RunError, UpdateError
+from nefl.nesting.corners import extract
+from nefl.nesting.spec import Family
+from nefl.state import ClientUpdate, Tensors, TrainTask
+
+Train = Callable[[nn.Module, TrainTask, Context], tuple[int, Mapping[str, float]]]
+"""Trains a model in place; returns how many examples it has, and what it measured."""
+
+Choose = Callable[[Order, Context], int]
+"""Returns the submodel that this node takes, given what it is offered."""
+
+
+def nested_client(
+    family: Family | Callable[[], Family],
+    train: Train,
+    *,
+    evaluate: Train | None = None,
+    choose: Choose | None = None,
+) -> ClientApp:
+    """Return a Flower client that trains nested submodels with a function of yours.
+
+    Args:
+        family: the family, or a function that makes it when it is first needed.
+        train: gets the submodel with the server's weights in it, the task, and Flower's context;
+            trains it in place and returns the number of examples and some metrics.
+        evaluate: the same for evaluation; it must not change the model.
+        choose: which submodel this node takes, at most the one it is offered (or, where the server
+            lets clients choose, at most `order.largest`); by default the one that is offered, or
+            the largest smaller one that the free memory allows.
+    """
+    made: list[Family] = [family] if isinstance(family, Family) else []
+
+    def the_family() -> Family:
+        if not made:
+            made.append(family() if callable(family) else family)
+        return made[0]
+
+    def carry_out(order: Order, tensors: Tensors, context: Context) -> ClientUpdate:
+        model = load_submodel(the_family(), order.task.submodel, tensors)
+        examples, metrics = train(model, order.task, context)
+        return ClientUpdate(order.task, model.state_dict(), examples, metrics)
+
+    app = ClientApp()
+
+    @app.train()
+    def _train(message: Message, context: Context) -> Message:
+        order = read_order(message.content)
+        return answer(message, context, order, the_family(), carry_out, choose)
+
+    @app.query("capability")
+    def _capability(message: Message, context: Context) -> Message:
+        known: Capability = own_capability(context.node_config)
+        return Message(capability_content(known), reply_to=message)
+
+    if evaluate is not None:
+        measure = evaluate
+
+        @app.evaluate()
+        def _evaluate(message: Message, context: Context) -> Message:
+            order = read_order(message.content)
+            check_family(the_family(), order)
+            tensors = take_weights(message.content, order, the_family(), order.task.submodel)
+            model = load_submodel(the_family(), order.task.submodel, tensors)
+            examples, metrics = measure(model, order.task, context)
+            numbers = {name: float(value) for name, value in metrics.items()}
+            record = MetricRecord({EXAMPLES: examples, **numbers})
+            return Message(RecordDict({METRICS: record}), reply_to=message)
+
+    return app
+
+
+def answer(
+    message: Message,
+    context: Context,
+    order: Order,
+    family: Family,
+    carry_out: Callable[[Order, Tensors, Context], ClientUpdate],
+    choose: Choose | None,
+) -> Message:
+    """Carry out an order, or ask for a smaller submodel, and return the reply.
+
+    Raises:
+        NeflError: if this node cannot do it; Flower tells the server.
+    """
+    check_family(family, order)
+    submodel = (choose or smaller_if_short_of_memory)(order, context)
+    limit = order.largest if order.choice == "client" else order.task.submodel
+    if not 1 <= submodel <= limit:
+        raise RunError(f"chose submodel {submodel}, may take 1 to {limit}")
+    if order.choice == "server" and submodel < order.task.submodel:
+        return Message(wish_content(order.task, submodel), reply_to=message)
+    tensors = take_weights(message.content, order, family, submodel)
+    taken = order.with_submodel(submodel)
+    return Message(update_content(carry_out(taken, tensors, context)), reply_to=message)
+
+
+def check_family(family: Family, order: Order) -> None:
+    """Raise unless the server has built the same family."""
+    if family.fingerprint != order.fingerprint:
+        raise RunError(
+            "the model was built otherwise here than on the server; give both the same code, "
+            "settings and versions"
+        )
+
+
+def take_weights(content: RecordDict, order: Order, family: Family, submodel: int) -> Tensors:
+    """Return the tensors of a submodel out of a message."""
+    record = content.array_records.get(ARRAYS)
+    if record is None:
+        raise UpdateError(f"a message without {ARRAYS!r}")
+    if order.choice == "client":
+        state = arrays_to_state(record, family, order.task.round_number - 1)
+        return extract(state, family, submodel)
+    return from_arrays(record, family.layout(submodel))
+
+
+def load_submodel(family: Family, submodel: int, tensors: Tensors) -> nn.Module:
+    """Build a submodel with these weights."""
+    model = family.build(family.specs[family.index(submodel)])
+    model.load_state_dict(dict(tensors))
+    return model
+
+
+def smaller_if_short_of_memory(order: Order, context: Context) -> int:
+    """Return the offered submodel, or the largest smaller one that fits the memory free now.
+
+    Raises:
+        RunError: if none fits.
+    """
+    offered = order.task.submodel
+    if not order.memory:
+        return offered
+    free = free_memory(context.node_config)
+    fitting = largest_in_memory(free, order.memory[:offered])
+    if not fitting:
+        raise RunError(
+            f"{free} bytes are free, and training the smallest submodel takes {order.memory[0]}; "
+            "free some memory, or raise `memory` in the node config"
+        )
+    return fitting

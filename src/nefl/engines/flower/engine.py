@@ -1,0 +1,61 @@
+"""The engine that carries tasks to Flower's nodes and their updates back."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from nefl.engines.flower.exchange import Exchange, Sent
+from nefl.engines.flower.link import Link
+from nefl.engines.serial import SerialEngine
+from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+
+
+class FlowerEngine:
+    """Trains on Flower's nodes; evaluates in this process, on the server's test set.
+
+    Args:
+        link: the server's link to the nodes.
+        here: what evaluates.
+    """
+
+    def __init__(self, link: Link, here: SerialEngine) -> None:
+        self._link = link
+        self._here = here
+        self._overdue: dict[str, Sent] = {}
+
+    def train(
+        self, state: ServerState, tasks: Sequence[TrainTask]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        """Yield what became of each task, in the order of the tasks.
+
+        Whatever a node does wrong, and a node that does nothing until the deadline, cost its task.
+        """
+        self._throw_away_late()
+        exchange = Exchange(self._link, state, tasks)
+        try:
+            yield from exchange.run(time.monotonic() + self._link.flower.deadline)
+        finally:
+            self._overdue |= exchange.pending
+            exchange.note_traffic()
+
+    def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
+        """Measure submodels on the server's test set."""
+        return self._here.evaluate(state, submodels)
+
+    def close(self) -> None:
+        """Look a last time for replies that came too late."""
+        self._throw_away_late()
+
+    def _throw_away_late(self) -> None:
+        """Take note of replies to earlier rounds; they must not count, weights have moved on."""
+        for reply in self._link.mailbox.fetch(self._overdue):
+            sent = self._overdue.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None:
+                task = sent.order.task
+                what = f"error: {reply.error.reason}" if reply.has_error() else "thrown away"
+                self._link.note(
+                    "late",
+                    client=task.client,
+                    round=task.round_number,
+                    submodel=task.submodel,
+                    reason=f"{sent.who}: reply to round {task.round_number} came late, {what}",
+                )

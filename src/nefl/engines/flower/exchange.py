@@ -1,0 +1,162 @@
+"""The messages of one round: one a task, their replies taken in the order of the tasks."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flwr.app import Message, MessageType
+
+from nefl.engines.flower.link import Link, Weights
+from nefl.engines.flower.messages import Order, content_bytes, read_answer
+from nefl.errors import UpdateError
+from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
+
+WINDOW = 16
+"""Replies that may wait in memory for the ones before them."""
+
+GRACE_SECONDS = 60.0
+"""How long after a round's deadline a message may still be answered, to be logged as late."""
+
+REASON_LENGTH = 500
+"""Characters of a client's error that go into the log."""
+
+Result = ClientUpdate | ClientFailure
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that is under way.
+
+    Attributes:
+        place: the place of its task in the round.
+        order: what was ordered.
+        node: the node it went to.
+        who: the client, for people.
+    """
+
+    place: int
+    order: Order
+    node: int
+    who: str
+
+
+class Exchange:
+    """Sends a round's tasks and collects what comes back.
+
+    Args:
+        link: the server's link to the nodes.
+        state: the weights that the round starts from.
+        tasks: who trains what.
+
+    Attributes:
+        pending: messages without a reply, by number.
+    """
+
+    def __init__(self, link: Link, state: ServerState, tasks: Sequence[TrainTask]) -> None:
+        self._link = link
+        self._weights = Weights(state, link.family)
+        self._tasks = tasks
+        self._results: dict[int, Result] = {}
+        self._down = self._up = 0
+        self._started = time.monotonic()
+        self.pending: dict[str, Sent] = {}
+
+    def run(self, deadline: float) -> Iterator[Result]:
+        """Send all tasks, then yield what became of each, in order.
+
+        Args:
+            deadline: when replies stop counting, by the monotonic clock.
+        """
+        for place, task in enumerate(self._tasks):
+            self._send(place, task, deadline)
+        for place in range(len(self._tasks)):
+            while place not in self._results:
+                if self._collect(place, deadline):
+                    continue
+                if time.monotonic() > deadline:
+                    self._give_up(place)
+                else:
+                    time.sleep(self._link.flower.poll)
+            yield self._results.pop(place)
+
+    def note_traffic(self) -> None:
+        """Write down what Flower carried, headers included."""
+        if self._tasks:
+            self._link.note(
+                "wire",
+                round=self._tasks[0].round_number,
+                bytes_down=self._down,
+                bytes_up=self._up,
+                seconds=time.monotonic() - self._started,
+            )
+
+    def _send(self, place: int, task: TrainTask, deadline: float) -> None:
+        link = self._link
+        who, node = link.roster.who(task.client), link.roster.node(task.client)
+        if node is None:
+            self._results[place] = ClientFailure(task, f"{who}: its node has gone")
+            return
+        order = link.order(task)
+        content = self._weights.content(order)
+        number = link.mailbox.post(
+            content,
+            node,
+            MessageType.TRAIN,
+            round_number=task.round_number,
+            seconds=max(1.0, deadline - time.monotonic()) + GRACE_SECONDS,
+        )
+        if number is None:
+            self._results[place] = ClientFailure(task, f"{who}: Flower did not take its message")
+            return
+        self._down += content_bytes(content)
+        self.pending[number] = Sent(place, order, node, who)
+
+    def _collect(self, place: int, deadline: float) -> bool:
+        """Take in the replies that are there, of the next tasks only: the others can wait outside.
+
+        Returns whether there were any.
+        """
+        near = [n for n, sent in self.pending.items() if sent.place < place + WINDOW]
+        replies = self._link.mailbox.fetch(near)
+        for reply in replies:
+            sent = self.pending.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None:
+                self._take(reply, sent, deadline)
+        return bool(replies)
+
+    def _take(self, reply: Message, sent: Sent, deadline: float) -> None:
+        task = sent.order.task
+        try:
+            answer = self._read(reply, sent)
+        except UpdateError as error:
+            reason = f"{sent.who}: {error}"[:REASON_LENGTH]
+            self._results[sent.place] = ClientFailure(task, reason)
+            return
+        if isinstance(answer, ClientUpdate):
+            takes = answer.task.submodel
+            self._results[sent.place] = answer
+        else:
+            takes = answer
+            self._send(sent.place, replace(task, submodel=answer), deadline)
+        if takes != task.submodel:
+            self._link.note(
+                "smaller" if takes < task.submodel else "larger",
+                client=task.client,
+                round=task.round_number,
+                offered=task.submodel,
+                takes=takes,
+            )
+
+    def _read(self, reply: Message, sent: Sent) -> ClientUpdate | int:
+        if reply.has_error():
+            raise UpdateError(f"error {reply.error.code}: {reply.error.reason}")
+        if reply.metadata.src_node_id != sent.node:
+            raise UpdateError(f"its reply comes from another node, {reply.metadata.src_node_id}")
+        self._up += content_bytes(reply.content)
+        return read_answer(reply.content, sent.order, self._link.family)
+
+    def _give_up(self, place: int) -> None:
+        sent = next(sent for sent in self.pending.values() if sent.place == place)
+        seconds = self._link.flower.deadline
+        reason = f"{sent.who}: no reply within {seconds:g} s (engine.flower.deadline)"
+        self._results[place] = ClientFailure(sent.order.task, reason)

@@ -1,0 +1,75 @@
+"""The server's link to its nodes: what a task looks like as a message."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, RecordDict
+
+from nefl.config import FlowerConfig
+from nefl.engines.flower.mailbox import Mailbox, Note
+from nefl.engines.flower.messages import (
+    ARRAYS,
+    ORDER,
+    Order,
+    order_record,
+    state_to_arrays,
+    to_arrays,
+)
+from nefl.engines.flower.roster import NodeRoster
+from nefl.nesting.corners import extract
+from nefl.nesting.spec import Family
+from nefl.state import ServerState, TrainTask
+
+
+@dataclass(frozen=True)
+class Link:
+    """All that is needed to give a client its task.
+
+    Attributes:
+        mailbox: the way to the nodes.
+        roster: who they are.
+        family: the family.
+        flower: deadline, polling, and who chooses the submodel.
+        note: writes into the run's log.
+        run: what a client needs to set up the run; empty where clients set themselves up.
+        memory: bytes that training each submodel takes, smallest first; empty if unknown.
+    """
+
+    mailbox: Mailbox
+    roster: NodeRoster
+    family: Family
+    flower: FlowerConfig
+    note: Note
+    run: Mapping[str, Any] = field(default_factory=dict)
+    memory: Sequence[int] = ()
+
+    def order(self, task: TrainTask) -> Order:
+        """Return what a client is told beside the weights."""
+        return Order(
+            task,
+            self.family.fingerprint,
+            self.flower.choice,
+            self.roster.largest(task.client),
+            tuple(self.memory),
+            dict(self.run),
+        )
+
+
+class Weights:
+    """A round's weights as records: a submodel's tensors, or all of them once for everybody."""
+
+    def __init__(self, state: ServerState, family: Family) -> None:
+        self._state = state
+        self._family = family
+        self._whole: ArrayRecord | None = None
+
+    def content(self, order: Order) -> RecordDict:
+        """Return the content of the message that carries an order."""
+        if order.choice == "client":
+            if self._whole is None:
+                self._whole = state_to_arrays(self._state)
+            arrays = self._whole
+        else:
+            arrays = to_arrays(extract(self._state, self._family, order.task.submodel))
+        return RecordDict({ARRAYS: arrays, ORDER: order_record(order)})

@@ -1,0 +1,238 @@
+"""Flower's programs on this machine, started and ended together.
+
+For trying, for tests and for measuring: a SuperLink that simulates nodes, or one with SuperNodes on
+loopback, insecure or with TLS and node keys as on real machines.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from nefl.engines.flower.certificates import ServerFiles, make_certificates, make_node_key
+from nefl.engines.flower.environment import quiet_environment
+from nefl.errors import RunError
+
+HOST = "127.0.0.1"
+CONNECTION = "loopback"
+START_SECONDS = 60.0
+
+
+class Loopback:
+    """A federation on this machine; a context that ends every process it started.
+
+    Args:
+        folder: for connections, keys, certificates and the programs' logs.
+        secure: with TLS and node keys.
+        simulation: nodes are simulated by Flower with Ray, none are started.
+    """
+
+    def __init__(self, folder: Path, *, secure: bool = False, simulation: bool = False) -> None:
+        self.folder = folder
+        self.simulation = simulation
+        self.environment = quiet_environment(folder / "home")
+        self.port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: set[str] = set()
+        (folder / "home").mkdir(parents=True, exist_ok=True)
+        self.files = self._secure_files() if secure else None
+        self._write_connection()
+
+    def __enter__(self) -> "Loopback":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End everything."""
+        for name in reversed(list(self._processes)):
+            self.end(name)
+
+    def start_server(self) -> None:
+        """Start the SuperLink and wait until it listens.
+
+        Raises:
+            RunError: if it does not.
+        """
+        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
+        command += ["--database", str(self.folder / "superlink.db")]
+        if self.simulation:
+            command += ["--simulation", "--control-api-address", f"{HOST}:{free_port()}"]
+        if self.files is None:
+            command += ["--insecure"]
+        else:
+            command += ["--ssl-ca-certfile", str(self.files.authority)]
+            command += ["--ssl-certfile", str(self.files.certificate)]
+            command += ["--ssl-keyfile", str(self.files.key), "--enable-supernode-auth"]
+        self.start("superlink", command)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._listens():
+            if self._processes["superlink"].poll() is not None or time.monotonic() > deadline:
+                raise RunError(f"the SuperLink did not start; see {self.log('superlink')}")
+            time.sleep(0.2)
+
+    def register(self, name: str) -> None:
+        """Make a node's key if it has none, and register it with the SuperLink.
+
+        Raises:
+            RunError: if the SuperLink does not take it.
+        """
+        key = self.make_key(name)
+        public = key.with_name(f"{key.name}.pub")
+        command = ["flwr", "supernode", "register", str(public), CONNECTION, "--name", name]
+        done = self._call(command)
+        if done.returncode:
+            raise RunError(f"{name}: was not registered: {done.stdout[-500:]}")
+
+    def make_key(self, name: str) -> Path:
+        """Return a node's private key, making it if it is not there."""
+        key = self.folder / "keys" / name
+        if not key.exists():
+            make_node_key(key)
+        return key
+
+    def start_node(self, name: str, config: Mapping[str, object]) -> None:
+        """Start a SuperNode, its key registered before where the federation is secure."""
+        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
+        command += ["--host", HOST, "--port", str(free_port())]
+        if self.files is None:
+            command += ["--insecure"]
+        else:
+            command += ["--root-certificates", str(self.files.authority)]
+            command += ["--auth-supernode-private-key", str(self.make_key(name))]
+        command += ["--node-config", " ".join(f"{k}={_toml(v)}" for k, v in config.items())]
+        self.start(name, command)
+
+    def run(
+        self, app: Path, settings: Mapping[str, object], nodes: int = 0, *, name: str = "run"
+    ) -> "subprocess.Popen[bytes]":
+        """Start a run of an app; its log is streamed into a file."""
+        command = ["flwr", "run", str(app), CONNECTION, "--stream"]
+        for key, value in settings.items():
+            command += ["--run-config", f"{key}={_toml(value)}"]
+        if self.simulation:
+            command += [
+                "--federation-config",
+                f"num-supernodes={nodes} client-resources-num-cpus=1",
+            ]
+        return self.start(name, command)
+
+    def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        """Start a program in a session of its own; its output goes to a log file."""
+        mode = "ab" if name in self._started else "wb"  # a new federation, a new log
+        self._started.add(name)
+        with self.log(name).open(mode) as log:
+            process = subprocess.Popen(
+                [self._program(command[0]), *command[1:]],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._processes[name] = process
+        return process
+
+    def end(self, name: str, *, kill: bool = False) -> None:
+        """End a program and all it has started, at once or politely."""
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        # Flower's programs start others in sessions of their own, which would live on.
+        family = descendants(process.pid)
+        if not kill and process.poll() is None:
+            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        for pid in (process.pid, *family):
+            _signal(pid, signal.SIGKILL)
+        process.wait()
+
+    def log(self, name: str) -> Path:
+        """Return the file with what a program says."""
+        return self.folder / f"{name}.log"
+
+    def alive(self, name: str) -> bool:
+        """Whether a program is running."""
+        return name in self._processes and self._processes[name].poll() is None
+
+    def _call(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [self._program(command[0]), *command[1:]],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    def _program(self, name: str) -> str:
+        path = Path(sys.executable).parent / name
+        return str(path) if path.exists() else name
+
+    def _secure_files(self) -> ServerFiles:
+        return make_certificates(self.folder / "certificates", ["localhost", HOST])
+
+    def _write_connection(self) -> None:
+        trust = "insecure = true\n"
+        if self.files is not None:
+            trust = f"root-certificates = {_toml(str(self.files.authority.absolute()))}\n"
+        (self.folder / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+            f'[superlink.{CONNECTION}]\naddress = "{HOST}:{self.port}"\n{trust}',
+            encoding="utf-8",
+        )
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(0.5)
+            return probe.connect_ex((HOST, self.port)) == 0
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            # The second field is the program's name in brackets, which may hold spaces.
+            parent = int(status.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(status.parent.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

@@ -1,0 +1,59 @@
+"""What a run says in Flower's log, where `flwr run --stream` shows it."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nefl.rounds import RoundReport
+from nefl.server.evaluate import mean_accuracy
+from nefl.state import Evaluation, ServerState
+
+_log = logging.getLogger("flwr")
+
+
+class LogObserver:
+    """Says in a line what became of each round.
+
+    Args:
+        rounds: rounds of the whole run.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def task_done(self, done: int, tasks: int) -> None:
+        """Nothing to say."""
+
+    def round_done(
+        self, _state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
+    ) -> None:
+        """Say how a round went."""
+        scored = "" if evaluations is None else f", accuracy {mean_accuracy(evaluations):.4f}"
+        _log.info(
+            "round %d/%d: %d of %d updates, loss %.4f%s, %.1f s",
+            report.round_number,
+            self._rounds,
+            sum(report.trained.values()),
+            report.tasks,
+            report.loss,
+            scored,
+            report.seconds,
+        )
+        self._say_failures(report)
+
+    def round_repeated(self, report: RoundReport, reason: str) -> None:
+        """Say that a round does not count."""
+        _log.warning("round %d is repeated: %s", report.round_number, reason)
+        self._say_failures(report)
+
+    def _say_failures(self, report: RoundReport) -> None:
+        for failure in report.failures:
+            _log.warning("round %d, %s", report.round_number, failure.reason)
+
+
+def say_result(summary: Mapping[str, Any], folder: Path) -> None:
+    """Say what came out, and where it lies."""
+    accuracy = ", ".join(f"{value:.4f}" for value in summary["accuracy"] or [])
+    _log.info("done: accuracy of each submodel %s", accuracy or "was not measured")
+    _log.info("run folder %s, state_sha256 %s", folder.absolute(), summary["state_sha256"])

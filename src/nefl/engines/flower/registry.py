@@ -1,0 +1,113 @@
+"""The operator's file of nodes: which client a node is, and what it may do at most.
+
+Nodes are known by the name that the operator gave their key (`flwr supernode register --name`),
+which no node can forge. Without node keys there are no names, and this file matches nobody.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from nefl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class NodeEntry:
+    """What the operator says of a node; what is left out, the node may say itself.
+
+    Attributes:
+        client: its number among the clients.
+        tier: its tier.
+        largest: the largest submodel it may train.
+        memory: bytes that training may take there.
+        macs_per_second: multiply-accumulates it computes in a second.
+        bandwidth: bytes it sends or receives in a second.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    client: int | None = None
+    tier: int | None = None
+    largest: int | None = None
+    memory: float | None = None
+    macs_per_second: float | None = None
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The whole file.
+
+    Attributes:
+        others: whether nodes that are not listed may take part.
+        default: what holds for them.
+        nodes: the nodes by name.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    others: Literal["allow", "refuse"] = "allow"
+    default: NodeEntry = field(default_factory=NodeEntry)
+    nodes: Mapping[str, NodeEntry] = field(default_factory=dict)
+
+    def entry(self, name: str) -> NodeEntry | None:
+        """Return what is said of a node, or nothing if it may not take part."""
+        if name and name in self.nodes:
+            return self.nodes[name]
+        return self.default if self.others == "allow" else None
+
+    def number_taken(self, client: int, name: str) -> bool:
+        """Whether a client's number is kept for a node of another name."""
+        return any(e.client == client and n != name for n, e in self.nodes.items())
+
+
+_REGISTRY = TypeAdapter(Registry)
+
+
+def read_registry(path: str | None, clients: int, submodels: int) -> Registry:
+    """Read and check the operator's file; without one, everybody may do everything.
+
+    Raises:
+        ConfigError: naming the entry that cannot be.
+    """
+    if path is None:
+        return Registry()
+    try:
+        registry = _REGISTRY.validate_python(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {where} is {first['input']!r:.60}: {first['msg']}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not valid TOML ({error})") from None
+    _check(path, registry, clients, submodels)
+    return registry
+
+
+def _check(path: str, registry: Registry, clients: int, submodels: int) -> None:
+    numbers: dict[int, str] = {}
+    if registry.default.client is not None:
+        raise ConfigError(f"{path}: default.client: a number is one node's; list the node")
+    for name, entry in {"default": registry.default, **registry.nodes}.items():
+        for key, value, top in (
+            ("client", entry.client, clients - 1),
+            ("tier", entry.tier, submodels),
+            ("largest", entry.largest, submodels),
+        ):
+            least = 0 if key == "client" else 1
+            if value is not None and not least <= value <= top:
+                raise ConfigError(f"{path}: {name}: {key} is {value}, expected {least} to {top}")
+        for key in ("memory", "macs_per_second", "bandwidth"):
+            value = getattr(entry, key)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{path}: {name}: {key} is {value}, expected above 0")
+        if entry.client is not None and numbers.setdefault(entry.client, name) != name:
+            raise ConfigError(
+                f"{path}: client {entry.client} is both {numbers[entry.client]} and {name}"
+            )

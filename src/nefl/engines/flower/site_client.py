@@ -1,0 +1,181 @@
+"""The client that trains as nefl does on one machine: same code, same seeds, same bits.
+
+A process is started for every message, so everything slow is done once and kept: decoded data in
+nefl's cache, memory-mapped, and the partition in a file beside it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from nefl.config import RunConfig
+from nefl.config_reading import config_from
+from nefl.data import ImageDataset, Partition, load_dataset
+from nefl.data.cache import default_cache
+from nefl.data.dealing import deal_examples
+from nefl.engines.flower.capability import (
+    capability_content,
+    own_capability,
+    read_query,
+    time_submodels,
+)
+from nefl.engines.flower.client import Choose, answer
+from nefl.engines.flower.messages import Order, read_order
+from nefl.engines.site import Site, pick_device
+from nefl.engines.tuning import tune_process
+from nefl.errors import DataError
+from nefl.methods import family_of
+from nefl.nesting.spec import Family
+from nefl.state import ClientUpdate, Tensors
+
+OWN_DATA, ROOT, CACHE, DEVICE = "own-data", "data-root", "data-cache", "device"
+"""Keys of the node config: the node's own data, where the run's data lies here, the folder for
+decoded data, and where to compute."""
+
+
+def site_client(*, choose: Choose | None = None) -> ClientApp:
+    """Return the Flower client for nefl's own runs.
+
+    The server sends the settings of the run with every task. Node config: `partition-id` is the
+    client's number; `own-data` names a `.npz` file or a folder of images with the node's own
+    examples, without which it takes its part of the run's data set; `tier`, `memory` (bytes),
+    `data-root`, `data-cache` and `device` are optional.
+
+    Args:
+        choose: which submodel this node takes, see `nested_client`.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def _train(message: Message, context: Context) -> Message:
+        order = read_order(message.content)
+        node = {str(key): value for key, value in context.node_config.items()}
+        config, family = _family(json.dumps(order.run, sort_keys=True))
+        tune_process(config.engine.threads)
+
+        def carry_out(taken: Order, tensors: Tensors, _context: Context) -> ClientUpdate:
+            text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
+            return _site(*text, taken.task.client).train(taken.task, tensors)
+
+        return answer(message, context, order, family, carry_out, choose)
+
+    @app.query("capability")
+    def _capability(message: Message, context: Context) -> Message:
+        known = own_capability(context.node_config)
+        run = read_query(message.content)
+        if run is not None:
+            config, family = _family(json.dumps(run, sort_keys=True))
+            tune_process(config.engine.threads)
+            shape = tuple(run["input_shape"])
+            timed = time_submodels(family, shape, run["classes"], config.local.batch_size)
+            known = replace(known, step_seconds=timed)
+        return Message(capability_content(known), reply_to=message)
+
+    return app
+
+
+# A simulation's processes live on from message to message: what was set up is kept there.
+@lru_cache(maxsize=2)
+def _family(run: str) -> tuple[RunConfig, Family]:
+    given = json.loads(run)
+    config = config_from(given["config"], "the server's settings")
+    return config, family_of(config.model, given["classes"], tuple(given["input_shape"]))
+
+
+@lru_cache(maxsize=2)
+def _common(run: str, node: str) -> tuple[RunConfig, ImageDataset, Partition | None]:
+    """Return what all clients of a process share: settings, data and, unless own, its partition."""
+    given, local = json.loads(run), json.loads(node)
+    config, _ = _family(run)
+    cache = local.get(CACHE) or default_cache()
+    own = local.get(OWN_DATA)
+    if own is not None:
+        return _with_all_data(config), _own_dataset(Path(str(own)), cache, given), None
+    data = config.data
+    root = local.get(ROOT, data.root)
+    dataset = load_dataset(
+        data.name, root=root, cache=cache, verify=False, options=dict(data.options)
+    )
+    return config, dataset, _partition(config, dataset, Path(cache), given["partition"])
+
+
+@lru_cache(maxsize=8)
+def _site(run: str, node: str, client: int) -> Site:
+    config, dataset, partition = _common(run, _without_number(node))
+    _, family = _family(run)
+    device = pick_device(str(json.loads(node).get(DEVICE, config.engine.device)))
+    if partition is None:
+        partition = _all_for_one(len(dataset.train), client, config.clients.count)
+    return Site(config, family, dataset, partition, device)
+
+
+def _without_number(node: str) -> str:
+    settings = {k: v for k, v in json.loads(node).items() if k in (OWN_DATA, ROOT, CACHE)}
+    return json.dumps(settings, sort_keys=True)
+
+
+def _with_all_data(config: RunConfig) -> RunConfig:
+    return replace(config, data=replace(config.data, train=None, test=None))
+
+
+def _own_dataset(path: Path, cache: str | Path, given: Mapping[str, Any]) -> ImageDataset:
+    """Load a node's own examples, to be normalised as all clients' are."""
+    kind = "images" if path.is_dir() else "arrays"
+    dataset = load_dataset(kind, root=path, cache=cache, verify=False)
+    shape = tuple(given["image_shape"])
+    if dataset.input_shape != shape:
+        raise DataError(
+            f"{path}: images are {dataset.input_shape}, the run's are {shape} (C, H, W)"
+        )
+    top = int(dataset.train.labels.max(initial=-1))
+    if top >= given["classes"]:
+        raise DataError(f"{path}: has label {top}, the run has classes 0 to {given['classes'] - 1}")
+    return replace(
+        dataset, name=given["dataset"], mean=tuple(given["mean"]), std=tuple(given["std"])
+    )
+
+
+def _all_for_one(examples: int, client: int, clients: int) -> Partition:
+    offsets = np.zeros(clients + 1, np.int64)
+    offsets[client + 1 :] = examples
+    return Partition(np.arange(examples, dtype=np.int64), offsets)
+
+
+def _partition(config: RunConfig, dataset: ImageDataset, cache: Path, expected: str) -> Partition:
+    """Return the run's partition, from a file if this machine has worked it out before.
+
+    Raises:
+        DataError: if it is not the server's: then the data here is not the same.
+    """
+    path = cache / "partitions" / f"{hashlib.sha256(expected.encode()).hexdigest()}.safetensors"
+    if path.exists():
+        try:
+            kept = Partition.load(path)
+            if partition_sha256(kept) == expected:
+                return kept
+        except DataError:
+            pass  # damaged: it is worked out again
+    partition, _ = deal_examples(config, dataset)
+    if partition_sha256(partition) != expected:
+        raise DataError(
+            f"{config.data.name}: the examples here are dealt out otherwise than on the server; "
+            "use the same data and versions on all machines, or give the node its own-data"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partition.save(path)
+    return partition
+
+
+def partition_sha256(partition: Partition) -> str:
+    """Return a checksum of a partition."""
+    digest = hashlib.sha256(partition.indices.tobytes())
+    digest.update(partition.offsets.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,229 @@
+"""NeFedAvg as a Flower strategy, for people who have a ServerApp of their own."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from nefl.config import ClientsConfig, EngineConfig, FlowerConfig, RunConfig, ServerConfig
+from nefl.engines.flower.link import Link, Weights
+from nefl.engines.flower.mailbox import Mailbox
+from nefl.engines.flower.messages import (
+    EXAMPLES,
+    METRICS,
+    Order,
+    arrays_to_state,
+    read_answer,
+    state_to_arrays,
+)
+from nefl.engines.flower.registry import read_registry
+from nefl.engines.flower.roster import NodeRoster, Terms
+from nefl.errors import UpdateError
+from nefl.nesting.spec import Family
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.server.limits import within_limits
+from nefl.server.robust import make_aggregate
+from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
+
+_log = logging.getLogger("flwr")
+_CONFIG = "config"  # where Flower's own strategies put the train config
+
+
+class NestedStrategy(Strategy):
+    """Sends every node the submodel it can train, and averages what overlaps.
+
+    Start it with `strategy.start(grid, strategy.initial_arrays(), num_rounds=...)`; the arrays it
+    carries are the whole server state, `state_of` reads them. It has Flower's own round loop: no
+    checkpoints, no repeated rounds. `nefl.flower.serve` has those.
+
+    Args:
+        family: the family.
+        clients: the population, who takes part in a round, and how submodels are given out.
+        server: weighting, quorum, averages and limits; what it says of checkpoints has no meaning.
+        flower: waiting for nodes, who chooses the submodel, the operator's file of nodes.
+        seed: where cohorts and the first weights come from.
+        evaluate: whether nodes also evaluate after each round, all that are there.
+        memory: bytes that training each submodel takes, smallest first, for clients that check.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        clients: ClientsConfig,
+        *,
+        server: ServerConfig | None = None,
+        flower: FlowerConfig | None = None,
+        seed: int = 0,
+        evaluate: bool = False,
+        memory: Sequence[int] = (),
+    ) -> None:
+        self._family = family
+        self._config = RunConfig(
+            seed=seed,
+            clients=clients,
+            server=server or ServerConfig(),
+            engine=EngineConfig(flower=flower or FlowerConfig()),
+        )
+        self._evaluate = evaluate
+        self._memory = tuple(memory)
+        self._link: Link | None = None
+        self._state: ServerState | None = None
+        # Flower numbers a message when it is sent, and writes the number into its metadata.
+        self._sent: list[tuple[Metadata, Order]] = []
+        self._wished: dict[int, int] = {}
+
+    def initial_arrays(self) -> ArrayRecord:
+        """Return the first weights, as `start` wants them."""
+        return state_to_arrays(self._family.initial_state(self._config.seed))
+
+    def state_of(self, arrays: ArrayRecord, round_number: int = 0) -> ServerState:
+        """Return the server state in the arrays of a result; `nefl.extract` cuts submodels out."""
+        return arrays_to_state(arrays, self._family, round_number)
+
+    def summary(self) -> None:
+        """Say what the strategy does."""
+        clients, server = self._config.clients, self._config.server
+        _log.info(
+            "\t├──> %d submodels, %d of %d clients a round (%s), average: %s, quorum %.2f",
+            len(self._family),
+            clients.per_round,
+            clients.count,
+            clients.capability,
+            server.average,
+            server.quorum,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw a cohort and give each client its submodel."""
+        link = self._linked(grid)
+        self._state = self.state_of(arrays, server_round - 1)
+        plan = CohortPlan(
+            self._config.clients, len(self._family), self._config.seed, roster=link.roster
+        )
+        cohort = sample_cohort(plan, server_round)
+        tasks = [self._lowered(task) for task in assign_submodels(cohort, plan, server_round)]
+        return self._messages(tasks, MessageType.TRAIN, config, link)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the replies in the order of their tasks; too few, and the weights stay."""
+        assert self._state is not None  # noqa: S101 - Flower configures before it aggregates
+        total = make_aggregate(self._state, self._family, self._config.server)
+        by_number = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        results = (self._result(sent, order, by_number) for sent, order in self._sent)
+        losses: list[float] = []
+        counted = failed = 0
+        for result in within_limits(results, self._state, self._family, self._config.server):
+            try:
+                if isinstance(result, ClientFailure):
+                    raise UpdateError(result.reason)  # noqa: TRY301 - one place counts failures
+                total.add(result)
+            except UpdateError as error:
+                failed += 1
+                _log.warning("round %d, %s", server_round, error)
+                continue
+            counted += 1
+            losses += [value for name, value in result.metrics.items() if name.endswith("loss")][:1]
+        metrics = MetricRecord({"updates": counted, "failures": failed})
+        if losses:
+            metrics["loss"] = sum(losses) / len(losses)
+        if not counted or counted < self._config.server.quorum * len(self._sent):
+            _log.warning("round %d does not count: %d updates", server_round, counted)
+            return None, metrics
+        return state_to_arrays(total.finish()), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let every node that is there evaluate the largest submodel it may have."""
+        if not self._evaluate:
+            return []
+        link = self._linked(grid)
+        self._state = self.state_of(arrays, server_round)
+        tasks = [
+            TrainTask(server_round, client, link.roster.largest(client))
+            for client in link.roster.present()
+        ]
+        return self._messages(tasks, MessageType.EVALUATE, config, link)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the means of all metrics over the nodes, weighted by their examples."""
+        sums: dict[str, float] = {}
+        examples = 0
+        for reply in replies:
+            if reply.has_error():
+                _log.warning("round %d, evaluation: %s", server_round, reply.error.reason)
+                continue
+            record = reply.content.metric_records.get(METRICS, MetricRecord())
+            count = record.get(EXAMPLES, 0)
+            if not isinstance(count, int) or count < 1:
+                continue
+            examples += count
+            for name, value in record.items():
+                if name != EXAMPLES and isinstance(value, int | float):
+                    sums[name] = sums.get(name, 0.0) + count * value
+        return MetricRecord({n: s / examples for n, s in sums.items()}) if examples else None
+
+    def _linked(self, grid: Grid) -> Link:
+        if self._link is None:
+            flower, clients = self._config.engine.flower, self._config.clients
+            registry = read_registry(flower.registry, clients.count, len(self._family))
+            mailbox = Mailbox(grid)
+            terms = Terms(self._config, len(self._family))
+            roster = NodeRoster(mailbox, registry, terms, _note)
+            self._link = Link(mailbox, roster, self._family, flower, _note, {}, self._memory)
+        return self._link
+
+    def _messages(
+        self, tasks: Iterable[TrainTask], kind: str, config: ConfigRecord, link: Link
+    ) -> list[Message]:
+        assert self._state is not None  # noqa: S101 - set by both callers
+        weights = Weights(self._state, self._family)
+        self._sent = []
+        messages = []
+        for task in tasks:
+            order, node = link.order(task), link.roster.node(task.client)
+            if node is None:
+                continue
+            content = weights.content(order)
+            content[_CONFIG] = ConfigRecord({**config, "server-round": task.round_number})
+            message = Message(content, node, kind, group_id=str(task.round_number))
+            messages.append(message)
+            self._sent.append((message.metadata, order))
+        return messages
+
+    def _lowered(self, task: TrainTask) -> TrainTask:
+        """Offer a client that wanted a smaller submodel the last time no more than that."""
+        wished = self._wished.pop(task.client, task.submodel)
+        return replace(task, submodel=min(task.submodel, wished))
+
+    def _result(
+        self, sent: Metadata, order: Order, replies: dict[str, Message]
+    ) -> ClientUpdate | ClientFailure:
+        assert self._link is not None  # noqa: S101 - there are no messages without one
+        who = self._link.roster.who(order.task.client)
+        reply = replies.get(sent.message_id)
+        try:
+            if reply is None:
+                raise UpdateError("no reply in time")  # noqa: TRY301
+            if reply.has_error():
+                raise UpdateError(reply.error.reason)  # noqa: TRY301
+            answer = read_answer(reply.content, order, self._family)
+        except UpdateError as error:
+            return ClientFailure(order.task, f"{who}: {error}"[:500])
+        if isinstance(answer, ClientUpdate):
+            return answer
+        self._wished[order.task.client] = answer
+        return ClientFailure(order.task, f"{who}: wants submodel {answer}, gets it next time")
+
+
+def _note(event: str, **content: object) -> None:
+    _log.info("%s %s", event, content)

@@ -1,0 +1,33 @@
+"""What a run will cost, told before it starts: work, memory, traffic, and time on this machine.
+
+The family, the partition and the choice of clients are the run's own. Data that is not at hand is
+stood in for by the catalogue's facts; only the time is measured rather than computed.
+"""
+
+from nefl.config import RunConfig
+from nefl.estimate.checking import check_run
+from nefl.estimate.cost import RunCost, SubmodelCost, cost_of
+from nefl.estimate.timing import measure_steps
+from nefl.nesting.profile import profile_family
+from nefl.setting import optimiser_copies
+
+__all__ = ["RunCost", "SubmodelCost", "check_run", "estimate_run"]
+
+
+def estimate_run(config: RunConfig, *, timed: bool = True) -> RunCost:
+    """Check a run and cost it out.
+
+    Args:
+        config: the run.
+        timed: whether to spend some seconds on measuring local steps; without that the time the
+            run will take stays unknown.
+
+    Raises:
+        NeflError: if the run could never start as it is.
+    """
+    setting, notes = check_run(config)
+    local = config.local
+    copies = optimiser_copies(local)
+    profiles = profile_family(setting.family, setting.input_shape, local.batch_size, copies)
+    times = measure_steps(setting, profiles) if timed else None
+    return cost_of(setting, profiles, notes, times)

@@ -1,0 +1,207 @@
+"""What a run costs: work, memory, traffic and, once steps were timed, hours."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nefl.config import RunConfig
+from nefl.estimate.timing import PASSES, StepTime
+from nefl.nesting.coverage import min_coverage, uncovered
+from nefl.nesting.modules import has_static_norms
+from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.spec import Family
+from nefl.server.aggregate import GROUP
+from nefl.server.cohort import assign_submodels, sample_cohort
+from nefl.setting import Setting, count_workers
+from nefl.state import TrainTask
+
+SAMPLED_ROUNDS = 200
+"""Rounds of a run that are drawn to see who trains what; the rest is taken to be alike."""
+
+
+@dataclass(frozen=True)
+class SubmodelCost:
+    """What one submodel costs in a run.
+
+    Attributes:
+        profile: what it costs by itself.
+        share: how often it is trained, out of all tasks.
+        step_seconds: time of one local step on this machine, if it is known.
+        measured: whether that time was measured or follows from another submodel's.
+    """
+
+    profile: SubmodelProfile
+    share: float
+    step_seconds: float | None = None
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a run costs.
+
+    Attributes:
+        config: the run.
+        family: where its submodels come from.
+        submodels: its submodels, smallest first.
+        tasks: clients that train in a round, on average.
+        examples: the fewest, mean and most training examples of a client.
+        min_coverage: the fewest submodels that hold one shared element.
+        client_memory: bytes that training takes on a client with the largest submodel.
+        server_memory: bytes of weights that the server holds while a round is averaged.
+        memory_here: bytes that all of it takes on this machine, besides code and data.
+        round_bytes: bytes of weights sent in a round on average, down and up together.
+        total_bytes: the same for all rounds.
+        total_macs: multiply-accumulates of all local training.
+        workers: worker processes on this machine; 0 means to train in one.
+        seconds: estimated time on this machine, if it was measured.
+        notes: what is not as it should be, though nothing forbids to start.
+    """
+
+    config: RunConfig
+    family: str
+    submodels: tuple[SubmodelCost, ...]
+    tasks: float
+    examples: tuple[int, float, int]
+    min_coverage: int
+    client_memory: int
+    server_memory: int
+    memory_here: int
+    round_bytes: float
+    total_bytes: float
+    total_macs: float
+    workers: int
+    seconds: float | None
+    notes: tuple[str, ...]
+
+
+def cost_of(
+    setting: Setting,
+    profiles: Sequence[SubmodelProfile],
+    notes: Sequence[str] = (),
+    step_times: Mapping[int, StepTime] | None = None,
+) -> RunCost:
+    """Cost out a run that was checked.
+
+    Args:
+        setting: the run.
+        profiles: what its submodels cost, for its batch size and optimiser.
+        notes: what was found when it was checked.
+        step_times: what local steps of its submodels take here, by number; without them the time
+            stays unknown.
+    """
+    config, family = setting.config, setting.family
+    rounds = _drawn_rounds(setting)
+    sizes = setting.partition.sizes
+    counts = Counter(task.submodel for tasks in rounds for task in tasks)
+    drawn = max(1, sum(counts.values()))
+    scale = config.rounds / len(rounds)
+    payload = [profile.payload_bytes for profile in profiles]
+    sent = 2 * scale * sum(payload[k - 1] * n for k, n in counts.items())
+    passes = scale * PASSES * config.local.epochs
+    macs = passes * sum(
+        profiles[task.submodel - 1].macs_total * int(sizes[task.client])
+        for tasks in rounds
+        for task in tasks
+    )
+    workers = count_workers(config.engine, config.clients.per_round)
+    client_memory = max(profile.train_memory_bytes for profile in profiles)
+    server_memory = _server_memory(family, config.clients.per_round)
+    copies = 2 * workers * max(payload) + _state_bytes(family) if workers else 0
+    memory_here = server_memory + copies + max(1, workers) * client_memory
+    times = step_times or {}
+    return RunCost(
+        config=config,
+        family=family.source,
+        submodels=tuple(
+            SubmodelCost(
+                profile,
+                counts[profile.index] / drawn,
+                times[profile.index].seconds if profile.index in times else None,
+                profile.index in times and times[profile.index].measured,
+            )
+            for profile in profiles
+        ),
+        tasks=sum(counts.values()) / len(rounds),
+        examples=(int(sizes.min()), float(sizes.mean()), int(sizes.max())),
+        min_coverage=min_coverage(family),
+        client_memory=client_memory,
+        server_memory=server_memory,
+        memory_here=memory_here,
+        round_bytes=sent / config.rounds,
+        total_bytes=sent,
+        total_macs=macs,
+        workers=workers,
+        seconds=_seconds(setting, rounds, times, max(1, workers)) if times else None,
+        notes=(*notes, *_coverage_notes(setting, counts), *_memory_notes(memory_here)),
+    )
+
+
+def _drawn_rounds(setting: Setting) -> list[list[TrainTask]]:
+    plan = setting.plan.cohort
+    return [
+        assign_submodels(sample_cohort(plan, number), plan, number)
+        for number in range(1, min(setting.config.rounds, SAMPLED_ROUNDS) + 1)
+    ]
+
+
+def _state_bytes(family: Family) -> int:
+    own = (
+        family.layout(k)[name].nbytes
+        for k in range(1, len(family) + 1)
+        for name in family.own_names(k)
+    )
+    return sum(info.nbytes for info in family.global_layout.values()) + sum(own)
+
+
+def _server_memory(family: Family, cohort: int) -> int:
+    """Return the bytes of the old weights, the sums and the new weights."""
+    # Up to a group the sums become the new weights; beyond it there are float64 totals too.
+    return _state_bytes(family) * (2 if cohort <= GROUP else 5)
+
+
+def _coverage_notes(setting: Setting, counts: Mapping[int, int]) -> list[str]:
+    missing = sum(uncovered(setting.family, [k for k, n in counts.items() if n]).values())
+    among = min(setting.config.rounds, SAMPLED_ROUNDS)
+    note = (
+        f"coverage: nobody trains {missing} elements of the global model in the first {among} "
+        "rounds; give more clients a larger submodel"
+    )
+    return [note] if missing else []
+
+
+def _memory_notes(needed: int) -> list[str]:
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # a system that does not tell
+        return []
+    note = (
+        f"memory: this machine has {there / 2**30:.1f} GiB, about {needed / 2**30:.1f} are needed; "
+        "take fewer workers, a smaller batch or a larger machine"
+    )
+    return [note] if needed > there else []
+
+
+def _seconds(
+    setting: Setting,
+    rounds: Sequence[Sequence[TrainTask]],
+    times: Mapping[int, StepTime],
+    workers: int,
+) -> float:
+    """Return the time of all rounds, shared out among workers as the engine does."""
+    config = setting.config
+    batch, sizes = config.local.batch_size, setting.partition.sizes
+    an_example = {k: time.seconds / batch for k, time in times.items()}
+    training = 0.0
+    for tasks in rounds:
+        busy = [0.0] * workers
+        for task in tasks:
+            work = config.local.epochs * int(sizes[task.client]) * an_example[task.submodel]
+            busy[busy.index(min(busy))] += work
+        training += max(busy)
+    static = has_static_norms(setting.family.meta_module(len(setting.family)))
+    scored = setting.test_examples + (len(setting.partition.indices) if static else 0)
+    evaluation = scored * sum(an_example.values()) / PASSES / workers
+    evaluations = -(-config.rounds // config.server.evaluate_every)
+    return training * config.rounds / len(rounds) + evaluations * evaluation

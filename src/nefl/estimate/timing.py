@@ -1,0 +1,126 @@
+"""How long local steps take on this machine, measured within a few seconds."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from nefl.data import ImageDataset, Partition, Split
+from nefl.engines.site import Site, pick_device
+from nefl.engines.tuning import tuned_process
+from nefl.nesting.profile import SubmodelProfile
+from nefl.setting import Setting
+from nefl.state import TrainTask
+
+SECONDS = 5.0
+"""Time to spend on measuring; what is left over then is extrapolated by MACs."""
+
+STEP_MACS = 1e10
+"""Work of a timed step: about a second on a slow core; larger batches are cut down to it."""
+
+MAX_BYTES = 2 * 2**30
+"""Memory that a measurement may take; larger batches are cut down to it."""
+
+PASSES = 3
+"""Forward passes that a training step costs: one forward, and about two backward."""
+
+LARGE_SIDE = 64
+"""Pixels from which one example is enough for batch norms: smaller images end as single pixels,
+and of a single value there are no statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What one local step of a submodel takes.
+
+    Attributes:
+        seconds: for a full batch.
+        measured: whether it was measured, or follows from another submodel by their MACs.
+    """
+
+    seconds: float
+    measured: bool
+
+
+def measure_steps(
+    setting: Setting, profiles: Sequence[SubmodelProfile], seconds: float = SECONDS
+) -> dict[int, StepTime]:
+    """Measure local steps of the submodels on made-up images, the cheapest first.
+
+    Args:
+        setting: the run.
+        profiles: what its submodels cost, for its batch size.
+        seconds: time to spend at most, but for the first measurement.
+
+    Returns:
+        The time of a step for each submodel, by its number.
+    """
+    began = time.monotonic()
+    measured: dict[int, float] = {}
+    rate = 0.0  # seconds a MAC, of the largest submodel that was measured
+    with tuned_process(setting.config.engine.threads):
+        for profile in sorted(profiles, key=lambda profile: profile.macs_total):
+            batch = _batch(profile, setting)
+            # Two steps: one to warm up, one to time. The first submodel has no forecast.
+            forecast = 2 * rate * batch * profile.macs_total
+            if measured and time.monotonic() - began + forecast > seconds:
+                break
+            taken = _time_step(setting, profile.index, batch) / batch
+            measured[profile.index] = taken * setting.config.local.batch_size
+            rate = taken / profile.macs_total
+    return _complete(profiles, measured, rate * setting.config.local.batch_size)
+
+
+def _batch(profile: SubmodelProfile, setting: Setting) -> int:
+    """Return how many examples a timed step has: a full batch, unless that is too much work."""
+    full = setting.config.local.batch_size
+    by_work = int(STEP_MACS / (PASSES * profile.macs_total))
+    by_memory = int(MAX_BYTES / (profile.train_memory_bytes / full))
+    fewest = 1 if min(setting.input_shape[1:]) >= LARGE_SIDE else 2
+    return max(fewest, min(full, by_work, by_memory))
+
+
+def _time_step(setting: Setting, submodel: int, batch: int) -> float:
+    device = pick_device(setting.config.engine.device)
+    site = _site(setting, batch, device)
+    task = TrainTask(1, 0, submodel)
+    site.train(task, {})  # builds the module, and warms up
+    started = time.perf_counter()
+    update = site.train(task, {})
+    _wait_for(device)
+    del update
+    return time.perf_counter() - started
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _site(setting: Setting, batch: int, device: torch.device) -> Site:
+    """Return a place with one client that has one batch of noise."""
+    config, dataset = setting.config, setting.dataset
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (batch, *dataset.input_shape), dtype=np.uint8)
+    split = Split(images, np.arange(batch, dtype=np.int64) % dataset.classes)
+    noise = ImageDataset(dataset.name, split, split, dataset.class_names, dataset.mean, dataset.std)
+    one_step = replace(
+        config,
+        data=replace(config.data, train=None, test=None),
+        local=replace(config.local, epochs=1, batch_size=batch, compile=False),
+    )
+    everything = Partition(np.arange(batch, dtype=np.int64), np.array([0, batch], dtype=np.int64))
+    return Site(one_step, setting.family, noise, everything, device)
+
+
+def _complete(
+    profiles: Sequence[SubmodelProfile], measured: Mapping[int, float], rate: float
+) -> dict[int, StepTime]:
+    return {
+        profile.index: StepTime(measured[profile.index], measured=True)
+        if profile.index in measured
+        else StepTime(rate * profile.macs_total, measured=False)
+        for profile in profiles
+    }

@@ -1,0 +1,1 @@
+"""Taking a submodel away: as a plain network in a file of another runtime, checked against it."""

@@ -1,0 +1,95 @@
+"""ExecuTorch programs (.pte) for phones and boards, with XNNPACK's kernels, run by its runtime.
+
+A program takes one image at a time: its memory is planned when it is made. The card and a checksum
+follow behind the program, where the runtime does not look.
+"""
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nefl.artifacts.card import Card, card_from_json, card_to_json
+from nefl.errors import RunError
+from nefl.export.quantize import EXTRA, quantize
+from nefl.export.runner import Save, quiet
+from nefl.extras import need
+
+MAGIC = b"ET12"  # at byte 4 of a program
+_TRAILER = struct.Struct("<Q32s8s")  # bytes of the card, checksum of all before, mark
+_MARK = b"nefl-pte"
+
+
+class ExecuTorchRunner:
+    """A network of an ExecuTorch program, in its runtime."""
+
+    def __init__(self, card: Card, method: Any, program: bytes) -> None:
+        self.card = card
+        self._method = method
+        self._program = program  # the runtime reads it in place and does not keep it alive
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the logits of float32 inputs [N, C, H, W]."""
+        # The runtime's output is overwritten by the next call.
+        return torch.cat(
+            [self._method.execute([image[None].contiguous()])[0].clone() for image in inputs]
+        )
+
+
+def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
+    """Lower the network; return what writes the file, with whatever card.
+
+    Raises:
+        ConfigError: if ExecuTorch is not installed.
+    """
+    exir = need("executorch.exir", EXTRA)
+    xnnpack = need("executorch.backends.xnnpack.partition.xnnpack_partitioner", EXTRA)
+    example = (calibration[:1].clone(),)
+    with quiet():
+        plain = quantize(network, calibration, one_image=True) if card.quantized else network
+        lowered = exir.to_edge_transform_and_lower(
+            torch.export.export(plain, example), partitioner=[xnnpack.XnnpackPartitioner()]
+        ).to_executorch()
+    program = bytes(lowered.buffer)
+
+    def save(path: Path, final: Card) -> None:
+        text = card_to_json(final).encode()
+        digest = hashlib.sha256(program + text).digest()
+        path.write_bytes(program + text + _TRAILER.pack(len(text), digest, _MARK))
+
+    return save
+
+
+def open_program(path: Path) -> ExecuTorchRunner:
+    """Open a program.
+
+    Raises:
+        ConfigError: if ExecuTorch is not installed.
+        RunError: if the file is missing, foreign, cut off or damaged.
+    """
+    runtime = need("executorch.runtime", EXTRA)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    if data[4:8] != MAGIC:
+        raise RunError(f"{path}: is no ExecuTorch program")
+    content, trailer = data[: -_TRAILER.size], data[-_TRAILER.size :]
+    length, digest, mark = _TRAILER.unpack(trailer.rjust(_TRAILER.size, b"\0"))
+    if mark != _MARK:
+        raise RunError(f"{path}: was not written by `nefl export`, or is cut off")
+    # The runtime does not check what it reads: damaged bytes must not reach it.
+    if hashlib.sha256(content).digest() != digest or length > len(content):
+        raise RunError(
+            f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
+            "it again"
+        )
+    program, text = content[:-length], content[-length:].decode()
+    try:
+        method = runtime.Runtime.get().load_program(program).load_method("forward")
+    except Exception as error:  # the runtime raises its own kinds, of no common base
+        raise RunError(f"{path}: ExecuTorch does not take it ({error})") from None
+    return ExecuTorchRunner(card_from_json(text, path), method, program)

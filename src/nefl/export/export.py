@@ -1,0 +1,224 @@
+"""From a run to a file that has been checked in its own runtime."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from nefl.artifacts.card import Card, SubmodelCard
+from nefl.elastic.budget import Budget, Cost
+from nefl.elastic.file import TrainedFamily, load, measured_tensors, save_family
+from nefl.elastic.model import measure_latency
+from nefl.errors import ConfigError, RunError
+from nefl.export.compare import MAX_ACCURACY_LOSS, Comparison, check, compare
+from nefl.export.fold import Plain, fold
+from nefl.export.formats import find_format
+from nefl.export.measure import Measured, measure_file
+from nefl.export.plainfile import open_plain
+from nefl.export.source import Source, open_run, predict_batches
+from nefl.files import write_atomically
+from nefl.models.table import MODELS
+from nefl.nesting.corners import extract
+from nefl.state import ServerState
+
+IMAGES = 1000
+"""Test images on which a file is compared with the trained model."""
+
+CALIBRATION = 256
+"""Training images that show int8 the ranges of activations."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file that was written and checked.
+
+    Attributes:
+        path: the file.
+        format: its format.
+        size: its bytes.
+        card: what it says of itself.
+        plain: what could be folded.
+        comparison: how it compares with the trained model.
+        measured: its latency and peak memory here; None if that was not asked for.
+    """
+
+    path: Path
+    format: str
+    size: int
+    card: Card
+    plain: Plain
+    comparison: Comparison
+    measured: Measured | None
+
+
+def export_submodel(
+    run: str | Path,
+    out: str | Path,
+    *,
+    submodel: int | None = None,
+    fits: Budget | None = None,
+    format_name: str = "onnx",
+    quantized: bool = False,
+    best: bool = False,
+    images: int = IMAGES,
+    max_loss: float = MAX_ACCURACY_LOSS,
+    measure: bool = True,
+) -> Export:
+    """Write a submodel of a run as a plain network, and check the file in its own runtime.
+
+    Args:
+        run: the run's folder.
+        out: the file; it is only there once it has passed.
+        submodel: which one, from 1; or
+        fits: the largest that keeps to this budget.
+        format_name: a name in `FORMATS`.
+        quantized: int8 instead of float32.
+        best: the best checkpoint instead of the newest.
+        images: test images for the comparison.
+        max_loss: accuracy that int8 may lose.
+        measure: whether to measure latency and peak memory.
+
+    Raises:
+        NeflError: if something is missing, nothing fits, or the file differs from the model.
+    """
+    form, path = find_format(format_name), Path(out)
+    if (submodel is None) == (fits is None):
+        raise ConfigError("give one of a submodel's number and a budget that it has to fit")
+    if images < 1:
+        raise ConfigError(f"images {images}: give 1 or more to compare on")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
+    source = open_run(run, best=best)
+    if fits is not None:
+        submodel = largest_that_fits(source, fits)
+    assert submodel is not None  # noqa: S101 -- one of the two is given
+    source.setting.family.index(submodel)
+    inputs, labels = source.test_batch(images)
+    wanted = predict_batches(source.submodel(submodel), inputs)
+    plain = fold(source.submodel(submodel))
+    card = replace(source.card((submodel,)), quantized="int8" if quantized else None)
+    rebuilt = format_name == "safetensors"
+    build = source.setting.family.build
+    reopen = partial(open_plain, build=build) if rebuilt else form.open
+    save = form.prepare(plain.network, card, source.training_batch(CALIBRATION))
+    found: list[tuple[Comparison, Card]] = []
+
+    def write(beside: Path) -> None:
+        """Write, try, and write again with what the trial has shown; both must pass."""
+        save(beside, card)
+        comparison = compare(reopen(beside)(inputs), wanted, labels)
+        check(comparison, quantized=quantized, max_loss=max_loss)
+        final = replace(card, submodels=(with_accuracy(card.submodels[0], comparison),))
+        save(beside, final)
+        again = reopen(beside)
+        if not torch.allclose(again(inputs[:2]), wanted[:2], atol=2 * comparison.difference + 1e-6):
+            raise RunError(f"{path}: the file does not repeat its own results")
+        found.append((comparison, again.card))
+
+    write_atomically(path, write)
+    comparison, written = found[0]
+    # A process of its own can rebuild nefl's models from their names, and no others.
+    alone = not rebuilt or written.model in MODELS
+    measured = measure_file(path) if measure and alone else None
+    return Export(path, format_name, path.stat().st_size, written, plain, comparison, measured)
+
+
+def with_accuracy(card: SubmodelCard, found: Comparison) -> SubmodelCard:
+    """Note a file's own accuracy on its card."""
+    return replace(card, accuracy=found.accuracy, images=found.images)
+
+
+def largest_that_fits(source: Source, budget: Budget) -> int:
+    """Return the largest submodel within a budget; latency is measured here, in torch.
+
+    Raises:
+        ConfigError: if none fits, with what the smallest costs.
+    """
+    costs: list[Cost] = []
+    for number in range(len(source.setting.family), 0, -1):
+        described = source.describe(number)
+        cost = Cost(described.params, described.macs, described.memory)
+        if budget.latency is not None and cost.fits(replace(budget, latency=None)):
+            network = fold(source.submodel(number)).network
+            inputs = torch.zeros(1, *source.setting.input_shape)
+            cost = replace(cost, latency=measure_latency(lambda n=network, x=inputs: n(x)))  # type: ignore[misc]
+            if cost.fits(budget):
+                return number
+        elif budget.latency is None and cost.fits(budget):
+            return number
+        costs.append(cost)
+    least = costs[-1]
+    seconds = f", {least.latency * 1e3:.2f} ms" if least.latency is not None else ""
+    raise ConfigError(
+        f"no submodel fits: the smallest has {least.params:.0f} parameters, {least.macs:.0f} MACs, "
+        f"{least.memory:.0f} bytes{seconds}; allow more, or train a family with a smaller one"
+    )
+
+
+@dataclass(frozen=True)
+class ElasticExport:
+    """An elastic file that was written and checked.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        state_bytes: bytes of the global model and of all per-submodel tensors.
+        card: what it says of itself.
+        comparisons: how each submodel compares with the trained one.
+    """
+
+    path: Path
+    size: int
+    state_bytes: int
+    card: Card
+    comparisons: Sequence[Comparison]
+
+
+def export_family(
+    run: str | Path, out: str | Path, *, best: bool = False, images: int = IMAGES
+) -> ElasticExport:
+    """Write all submodels of a run to one elastic file, and check each of them.
+
+    Raises:
+        NeflError: if something is missing or a submodel differs from the trained one.
+    """
+    path, source = Path(out), open_run(run, best=best)
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
+    numbers = tuple(range(1, len(source.setting.family) + 1))
+    trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
+    inputs, labels = source.test_batch(images)
+    found: list[Comparison] = []
+    for number in numbers:
+        wanted = predict_batches(source.submodel(number), inputs)
+        comparison = compare(predict_batches(trained.model(number), inputs), wanted, labels)
+        check(comparison, quantized=False)
+        found.append(comparison)
+    submodels = tuple(map(with_accuracy, trained.card.submodels, found))
+    trained = replace(trained, card=replace(trained.card, submodels=submodels))
+    save_family(path, trained)
+    again = load(path, source.setting.family)  # its checksum is compared
+    return ElasticExport(path, path.stat().st_size, _bytes(trained.state), again.card, found)
+
+
+def _as_evaluated(source: Source) -> ServerState:
+    """Return the state with all that evaluation measures for a submodel among its own tensors."""
+    family, own = source.setting.family, []
+    for number in range(1, len(family) + 1):
+        stored = extract(source.state, family, number)
+        module = source.submodel(number)
+        now = module.state_dict()
+        kept = {
+            name: tensor.clone()
+            for name, tensor in now.items()
+            if name in family.own_names(number) or not torch.equal(tensor, stored[name])
+        }
+        own.append(kept | measured_tensors(module))
+    return replace(source.state, per_submodel=tuple(own))
+
+
+def _bytes(state: ServerState) -> int:
+    tensors = [t for group in (state.shared, *state.per_submodel) for t in group.values()]
+    return sum(t.numel() * t.element_size() for t in tensors)

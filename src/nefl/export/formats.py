@@ -1,0 +1,85 @@
+"""The table of formats: how each is written, opened and told from the others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from nefl.artifacts.card import Card
+from nefl.errors import ConfigError, RunError
+from nefl.export import executorchfile, onnxfile, plainfile, torchfile
+from nefl.export.runner import Runner, Save
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Attributes:
+        prepare: translates a plain network (with calibration inputs) into what writes the file.
+        open: opens a file in its own runtime.
+        suffix: how such files' names usually end.
+        runtime: the module that is imported to run it.
+    """
+
+    prepare: Callable[[nn.Module, Card, Tensor], Save]
+    open: Callable[[Path], Runner]
+    suffix: str
+    runtime: str
+
+
+FORMATS: dict[str, Format] = {
+    "safetensors": Format(plainfile.prepare, plainfile.open_plain, ".safetensors", "safetensors"),
+    "onnx": Format(onnxfile.prepare, onnxfile.open_onnx, ".onnx", "onnxruntime"),
+    "executorch": Format(
+        executorchfile.prepare, executorchfile.open_program, ".pte", "executorch.runtime"
+    ),
+    "torch-export": Format(torchfile.prepare, torchfile.open_archive, ".pt2", "torch.export"),
+}
+
+
+def find_format(name: str) -> Format:
+    """Return a format by name.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"format {name!r} is unknown; there are {', '.join(FORMATS)}, elastic")
+    return FORMATS[name]
+
+
+def recognise(path: Path) -> str:
+    """Return the name of a file's format, from its first bytes and not from its name.
+
+    Raises:
+        RunError: if it is missing or none of the formats.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    if head[:2] == b"PK":
+        return "torch-export"
+    if head[4:8] == executorchfile.MAGIC:
+        return "executorch"
+    if head[8:9] == b"{":
+        return "safetensors"
+    if head[:1] == b"\x08":  # the first field of an ONNX model, its version
+        return "onnx"
+    raise RunError(
+        f"{path}: is no file that nefl knows; expected what `nefl export` wrote "
+        f"({', '.join(FORMATS)} or elastic)"
+    )
+
+
+def open_model(path: str | Path) -> Runner:
+    """Open an exported submodel in the runtime that its file is for.
+
+    Raises:
+        ConfigError: if that runtime is not installed.
+        RunError: if the file is missing, foreign, cut off or damaged.
+    """
+    return FORMATS[recognise(Path(path))].open(Path(path))

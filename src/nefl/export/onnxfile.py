@@ -1,0 +1,144 @@
+"""ONNX files, run by ONNX Runtime."""
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
+from nefl.errors import RunError
+from nefl.export.runner import Save, quiet
+from nefl.extras import need
+
+EXTRA = "onnx"
+INPUT, OUTPUT = "images", "logits"
+OPSET = 20
+CALIBRATION_BATCH = 32
+
+
+class OnnxRunner:
+    """A network of an ONNX file, in ONNX Runtime."""
+
+    def __init__(self, card: Card, session: Any) -> None:
+        self.card = card
+        self._session = session
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the logits of float32 inputs [N, C, H, W]."""
+        (logits,) = self._session.run([OUTPUT], {INPUT: inputs.contiguous().numpy()})
+        return torch.from_numpy(logits)
+
+
+def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
+    """Translate the network; return what writes the file, with whatever card.
+
+    Raises:
+        ConfigError: if ONNX is not installed.
+    """
+    onnx = need("onnx", EXTRA)
+    need("onnxscript", EXTRA)
+    need("onnxruntime", EXTRA)
+    batch = torch.export.Dim("batch", min=1, max=2**16)
+    with quiet():
+        program = torch.onnx.export(
+            network,
+            (calibration[:2].clone(),),
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: batch},),
+            opset_version=OPSET,
+            verbose=False,
+            optimize=True,
+        )
+    if program is None:
+        raise RunError("the network could not be translated to ONNX")
+    model = program.model_proto
+    if card.quantized:
+        model = _quantize(model, calibration)
+    # Where it came from is the code's own affair; it would also differ from machine to machine.
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    del model.metadata_props[:]
+
+    def save(path: Path, final: Card) -> None:
+        del model.metadata_props[:]
+        for key, value in ((CARD_KEY, card_to_json(final)), ("sha256", _checksum(model))):
+            entry = model.metadata_props.add()
+            entry.key, entry.value = key, value
+        onnx.save_model(model, str(path))
+
+    return save
+
+
+def open_onnx(path: Path) -> OnnxRunner:
+    """Open an ONNX file.
+
+    Raises:
+        ConfigError: if ONNX Runtime is not installed.
+        RunError: if the file is missing, foreign, cut off or damaged.
+    """
+    onnx, runtime = need("onnx", EXTRA), need("onnxruntime", EXTRA)
+    try:
+        # Tensors in other files could name any path; nefl writes none.
+        model = onnx.load_model(str(path), load_external_data=False)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    except Exception:  # protobuf raises its own kind, of no common base
+        raise RunError(f"{path}: is no ONNX file, or damaged; export it again") from None
+    notes = {entry.key: entry.value for entry in model.metadata_props}
+    card = card_from_json(notes.get(CARD_KEY), path)
+    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
+        raise RunError(f"{path}: keeps tensors in other files, which nefl never writes")
+    if notes.get("sha256") != _checksum(model):
+        raise RunError(
+            f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
+            "it again"
+        )
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # the runtime raises its own kinds, of no common base
+        raise RunError(f"{path}: ONNX Runtime does not take it ({error})") from None
+    return OnnxRunner(card, session)
+
+
+def _checksum(model: Any) -> str:
+    """Return a checksum over the graph; the metadata, where it is kept, is not part of it."""
+    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _quantize(model: Any, calibration: Tensor) -> Any:
+    """Quantize weights by channel and activations by what training images show."""
+    quantization = need("onnxruntime.quantization", EXTRA)
+    preparation = need("onnxruntime.quantization.shape_inference", EXTRA)
+    onnx = need("onnx", EXTRA)
+    batches = iter(torch.split(calibration, CALIBRATION_BATCH))
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined,misc]
+        def get_next(self) -> dict[str, Any] | None:
+            batch = next(batches, None)
+            return None if batch is None else {INPUT: batch.numpy()}
+
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        plain, ready, done = (Path(folder) / f"{name}.onnx" for name in ("plain", "ready", "done"))
+        onnx.save_model(model, str(plain))
+        preparation.quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)
+        quantization.quantize_static(
+            str(ready),
+            str(done),
+            Reader(),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            calibrate_method=quantization.CalibrationMethod.MinMax,
+        )
+        return onnx.load_model(str(done))

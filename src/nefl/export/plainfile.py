@@ -1,0 +1,100 @@
+"""A plain network in a safetensors file: its tensors, and the card it can be rebuilt from."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from nefl.artifacts.card import CARD_KEY, Card, card_to_json
+from nefl.elastic.file import checksum, read_checked
+from nefl.errors import NeflError, RunError
+from nefl.export.fold import fold
+from nefl.export.runner import Save, TorchRunner
+from nefl.methods import find_method
+from nefl.models.table import MODELS, ModelBuilder
+from nefl.nesting.spec import Builder, build_on_meta
+
+FORMAT = "nefl-submodel-1"
+SCALE = ".int8_scale"
+"""Ends the name of the factors, one for each row, by which an int8 tensor is multiplied."""
+
+
+def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
+    """Return what writes the file, with whatever card."""
+    tensors = {n: t.detach().contiguous() for n, t in network.state_dict().items()}
+    if card.quantized:
+        tensors = quantize_weights(tensors)
+
+    def save(path: Path, final: Card) -> None:
+        text = card_to_json(final)
+        metadata = {"format": FORMAT, CARD_KEY: text, "sha256": checksum(tensors, text)}
+        save_file(tensors, path, metadata)
+
+    return save
+
+
+def open_plain(path: Path, build: Builder | None = None) -> TorchRunner:
+    """Rebuild the network of a file.
+
+    Args:
+        path: the file.
+        build: the builder of a user's own model, which no file may name code for.
+
+    Raises:
+        RunError: if the file is missing, foreign, cut off, damaged or another model's.
+    """
+    card, stored = read_checked(path, FORMAT)
+    spec = card.submodels[0].spec
+    try:
+        network = fold(build_on_meta(build or _builder(card), spec)).network
+    except NeflError as error:
+        raise RunError(f"{path}: its network cannot be built: {error}") from None
+    tensors = dequantize_weights(stored)
+    try:
+        network.load_state_dict(tensors, assign=True)
+    except RuntimeError as error:
+        raise RunError(f"{path}: belongs to another model: {error}") from None
+    return TorchRunner(card, network.eval().requires_grad_(False))
+
+
+def _builder(card: Card) -> ModelBuilder:
+    if card.model not in MODELS:
+        raise RunError(
+            f"{card.model!r} is no model of nefl's own, and a file may not name code to run; "
+            "export it to ONNX, or give its builder: open_plain(file, build)"
+        )
+    method = find_method(card.method)
+    classes = len(card.class_names)
+    return ModelBuilder(card.model, classes, card.input_shape, method.norm, method.learned_steps)
+
+
+def quantize_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Store weights as int8 with a scale for each row; vectors stay float32.
+
+    Only the file gets smaller: weights are turned back into float32 when it is opened.
+    """
+    result: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim < 2 or not tensor.is_floating_point():
+            result[name] = tensor
+            continue
+        largest = tensor.abs().flatten(1).amax(1)
+        scale = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
+        rows = scale.reshape(-1, *[1] * (tensor.ndim - 1))
+        result[name] = (tensor / rows).round().clamp(-127, 127).to(torch.int8)
+        result[name + SCALE] = scale
+    return result
+
+
+def dequantize_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Undo `quantize_weights`, up to rounding."""
+    result: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(SCALE):
+            continue
+        scale = tensors.get(name + SCALE)
+        if scale is not None:
+            tensor = tensor.float() * scale.reshape(-1, *[1] * (tensor.ndim - 1))
+        result[name] = tensor
+    return result

@@ -1,0 +1,51 @@
+"""int8 for networks that torch exports: post-training, calibrated on training images (torchao)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nefl.extras import need
+
+EXTRA = "executorch"
+BATCH = 32
+
+
+def quantize(network: nn.Module, calibration: Tensor, *, one_image: bool) -> Any:
+    """Return the network with int8 weights and activations, as a graph for `torch.export`.
+
+    Weights are quantized by channel and activations by what training images show, in the way that
+    XNNPACK's kernels take them.
+
+    Args:
+        network: the plain network.
+        calibration: inputs from training images.
+        one_image: whether the graph takes one image at a time or any number.
+
+    Raises:
+        ConfigError: if torchao or ExecuTorch is not installed.
+    """
+    pt2e = need("torchao.quantization.pt2e.quantize_pt2e", EXTRA)
+    xnnpack = need("executorch.backends.xnnpack.quantizer.xnnpack_quantizer", EXTRA)
+    quantizer = xnnpack.XNNPACKQuantizer().set_global(
+        xnnpack.get_symmetric_quantization_config(is_per_channel=True, is_dynamic=False)
+    )
+    size = 1 if one_image else BATCH
+    shapes = None if one_image else ({0: torch.export.Dim("batch", min=1, max=2**16)},)
+    example = (calibration[: min(size, 2)].clone(),)
+    graph = torch.export.export(network, example, dynamic_shapes=shapes).module()
+    prepared = pt2e.prepare_pt2e(graph, quantizer)
+    with torch.no_grad():
+        for inputs in torch.split(calibration, size):
+            prepared(inputs)
+    quantized = pt2e.convert_pt2e(prepared)
+    _drop_unused(quantized)
+    return quantized
+
+
+def _drop_unused(graph: Any) -> None:
+    """Let go of the float weights, which int8 ones have replaced in the graph."""
+    used = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    for name in [n for n, _ in graph.named_parameters() if n not in used]:
+        place, _, last = name.rpartition(".")
+        delattr(graph.get_submodule(place), last)

@@ -1,0 +1,122 @@
+"""A finished run as the source of exports: its submodels as they are evaluated, and real images."""
+
+import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nefl.artifacts.card import Card, SubmodelCard
+from nefl.artifacts.checkpoint import load_state
+from nefl.artifacts.runfolder import find_checkpoint, stored_config
+from nefl.data import make_transform, subset
+from nefl.engines.site import Site, augmentation
+from nefl.nesting.corners import extract
+from nefl.nesting.inference import inference_memory
+from nefl.nesting.profile import count_macs, count_params
+from nefl.server.evaluate import BATCH
+from nefl.setting import Setting, prepare
+from nefl.state import ServerState
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A run's weights and data.
+
+    Attributes:
+        setting: what the run was made of, on the CPU.
+        state: the weights of one of its checkpoints.
+    """
+
+    setting: Setting
+    state: ServerState
+
+    @cached_property
+    def _site(self) -> Site:
+        return self.setting.site()
+
+    def submodel(self, number: int) -> nn.Module:
+        """Return a submodel with all that evaluation measures for it."""
+        tensors = extract(self.state, self.setting.family, number)
+        return copy.deepcopy(self._site.ready(number, tensors))
+
+    def describe(self, number: int) -> SubmodelCard:
+        """Return what a submodel is and costs."""
+        family, shape = self.setting.family, self.setting.input_shape
+        module = family.meta_module(number)
+        return SubmodelCard(
+            number,
+            family.specs[family.index(number)],
+            params=count_params(module),
+            macs=count_macs(module, shape)[1],
+            memory=inference_memory(module, shape),
+        )
+
+    def card(self, numbers: tuple[int, ...]) -> Card:
+        """Return the card of a file with these submodels."""
+        config, dataset = self.setting.config, self.setting.dataset
+        return Card(
+            model=config.model.name,
+            method=config.model.method,
+            data=dataset.name,
+            rounds=self.state.round_number,
+            class_names=dataset.class_names,
+            image_shape=dataset.input_shape,
+            input_shape=self.setting.input_shape,
+            mean=dataset.mean,
+            std=dataset.std,
+            submodels=tuple(map(self.describe, numbers)),
+            version=version("nefl"),
+        )
+
+    def test_batch(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels of test images, evenly spaced over the test set."""
+        config, dataset = self.setting.config, self.setting.dataset
+        rows = subset(dataset, config.data.train, config.data.test, config.seed).test
+        rows = _spaced(rows, count)
+        labels = torch.from_numpy(dataset.test.labels[rows])
+        return self._inputs(dataset.test.images[rows]), labels
+
+    def training_batch(self, count: int) -> Tensor:
+        """Return inputs of clients' training images, without augmentation."""
+        rows = _spaced(np.sort(self.setting.partition.indices), count)
+        return self._inputs(self.setting.dataset.train.images[rows])
+
+    def _inputs(self, images: np.ndarray) -> Tensor:
+        dataset = self.setting.dataset
+        policy = augmentation(self.setting.config, dataset.name)
+        statistics = dataset.mean, dataset.std, dataset.input_shape
+        return make_transform(policy, *statistics, train=False)(torch.from_numpy(images), None)
+
+
+def _spaced(rows: np.ndarray, count: int) -> np.ndarray:
+    places = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)
+    return np.asarray(rows[places])
+
+
+def open_run(run: str | Path, *, best: bool = False) -> Source:
+    """Open a run to export from.
+
+    Args:
+        run: its folder; it may be in use.
+        best: take the best checkpoint instead of the newest.
+
+    Raises:
+        NeflError: if there is no such run or checkpoint, or its data cannot be had.
+    """
+    path = Path(run)
+    config = stored_config(path)
+    # Exports are made and compared on the CPU, where every runtime can follow.
+    engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
+    setting = prepare(replace(config, engine=engine, local=local))
+    return Source(setting, load_state(find_checkpoint(path, best=best), setting.family))
+
+
+def predict_batches(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the logits of many inputs, some at a time."""
+    with torch.inference_mode():
+        return torch.cat([model(batch) for batch in torch.split(inputs, BATCH)])

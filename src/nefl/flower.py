@@ -1,0 +1,98 @@
+"""What a Flower app imports: the server's whole run in one call, and the names of its parts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from nefl import training
+from nefl.artifacts.runfolder import CONFIG, RunFolder
+from nefl.engines.flower.client import nested_client
+from nefl.engines.flower.engine import FlowerEngine
+from nefl.engines.flower.link import Link
+from nefl.engines.flower.mailbox import Context, Grid, Mailbox
+from nefl.engines.flower.messages import arrays_to_state, state_to_arrays
+from nefl.engines.flower.progress import LogObserver, say_result
+from nefl.engines.flower.registry import read_registry
+from nefl.engines.flower.roster import NodeRoster, Terms
+from nefl.engines.flower.run_settings import read_run_settings
+from nefl.engines.flower.site_client import partition_sha256, site_client
+from nefl.engines.flower.strategy import NestedStrategy
+from nefl.engines.serial import SerialEngine
+from nefl.nesting.profile import profile_family
+from nefl.rounds import Engine
+from nefl.setting import Setting, optimiser_copies
+
+__all__ = [
+    "NestedStrategy",
+    "arrays_to_state",
+    "nested_client",
+    "serve",
+    "site_client",
+    "state_to_arrays",
+]
+
+
+def serve(grid: Grid, context: Context) -> training.RunResult:
+    """Train the run that a Flower app's run config describes, over the nodes that are there.
+
+    The run has a folder as any other: settings, log, checkpoints, summary. With `resume` it goes on
+    with what is in that folder, if there is anything.
+
+    Raises:
+        NeflError: if the settings or the folder cannot be used, or too few clients take part.
+    """
+    settings = read_run_settings(context.run_config)
+    observers = [LogObserver(settings.config.rounds)]
+    connect = connect_to(grid)
+    out = settings.out
+    if settings.resume and out is not None and (out / CONFIG).exists():
+        # The engine's settings may change between two starts: the nodes' file, the deadline.
+        engine = settings.config.engine
+        result = training.resume(out, engine=engine, observers=observers, connect=connect)
+    else:
+        result = training.train(
+            settings.config, out, name=settings.name, observers=observers, connect=connect
+        )
+    say_result(result.summary, result.path)
+    return result
+
+
+def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engine]]:
+    """Return what makes the Flower engine of a run, and its cohorts those of the nodes there."""
+
+    def connect(setting: Setting, folder: RunFolder) -> tuple[Setting, Engine]:
+        config, family = setting.config, setting.family
+        flower = config.engine.flower
+        copies = optimiser_copies(config.local)
+        profiles = profile_family(family, setting.input_shape, config.local.batch_size, copies)
+        run = describe_run(setting)
+        sizes = [int(size) for size in setting.partition.sizes]
+        terms = Terms(config, len(family), profiles, sizes, run)
+        registry = read_registry(flower.registry, config.clients.count, len(family))
+        mailbox = Mailbox(grid)
+        roster = NodeRoster(mailbox, registry, terms, folder.log)
+        needs = [profile.train_memory_bytes for profile in profiles]
+        link = Link(mailbox, roster, family, flower, folder.log, run, needs)
+        cohort = replace(setting.plan.cohort, roster=roster)
+        here = SerialEngine(setting.site(), family)
+        return (
+            replace(setting, plan=replace(setting.plan, cohort=cohort)),
+            FlowerEngine(link, here),
+        )
+
+    return connect
+
+
+def describe_run(setting: Setting) -> dict[str, Any]:
+    """Return what a client needs to train as the server's own machine would."""
+    data = setting.dataset
+    return {
+        "config": setting.config.to_dict(),
+        "classes": data.classes,
+        "input_shape": list(setting.input_shape),
+        "image_shape": list(data.input_shape),
+        "dataset": data.name,
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "partition": partition_sha256(setting.partition),
+    }

@@ -1,0 +1,1 @@
+"""Predictions for images: from files, and over HTTP."""

@@ -1,0 +1,154 @@
+"""Flower's programs for real: parity of simulation and deployment, and a run through every fault.
+
+These take minutes: `make test-deploy` runs them, and `.ci/run` does after the other tests.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import nefl
+from nefl.artifacts.checkpoint import state_sha256
+from nefl.artifacts.runfolder import read_log
+from nefl.config import RunConfig
+from nefl.config_reading import config_from
+from nefl.engines.flower.run_settings import read_run_settings
+from nefl.engines.serial import SerialEngine
+from nefl.server.aggregate import Aggregate
+from nefl.setting import prepare
+from nefl.state import ClientUpdate, TrainTask
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+LIMIT = 1500.0
+TIERS = (1, 2, 3, 4, 5, 2, 3)
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("loopback", EXAMPLES / "flower_loopback.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_script(folder: Path, *flags: str) -> tuple[str, dict[str, Any]]:
+    command = [sys.executable, str(EXAMPLES / "flower_loopback.py"), "--folder", str(folder)]
+    done = subprocess.run(
+        [*command, "--limit", str(LIMIT), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT + 60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout, json.loads((folder / "run" / "summary.json").read_text())
+
+
+def local_config(settings: dict[str, Any], engine: str) -> RunConfig:
+    values = read_run_settings(settings).config.to_dict()
+    values["engine"] = {"name": engine, "device": "cpu"}
+    return config_from(values)
+
+
+def test_the_same_bits_on_every_engine(tmp_path: Path) -> None:
+    """Serial, workers, a deployment with TLS and keys, and Flower's simulation."""
+    _, summary = run_script(tmp_path / "calm", "--calm", "--rounds", "2", "--deadline", "400")
+    settings = script().settings(2, 400.0, 5)
+    found = {"deployment": summary["state_sha256"]}
+    for engine in ("serial", "workers"):
+        result = nefl.train(local_config(settings, engine), tmp_path / engine)
+        found[engine] = result.summary["state_sha256"]
+    found["simulation"] = simulate(tmp_path, settings)
+    assert len(set(found.values())) == 1, found
+
+
+def simulate(folder: Path, settings: dict[str, Any]) -> str:
+    app, out = folder / "nested", folder / "simulated"
+    nefl_command("flower", "init", str(app))
+    flags = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    nefl_command("flower", "simulate", str(app), f"--set=out={out}", *flags)
+    return str(json.loads((out / "summary.json").read_text())["state_sha256"])
+
+
+def nefl_command(*words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nefl", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=dict(os.environ),
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_run_through_every_fault(tmp_path: Path) -> None:
+    """Each fault costs an update at most, is logged with its client, and the run ends."""
+    deadline = os.environ.get("NEFL_TEST_DEADLINE", "90")
+    output, summary = run_script(tmp_path, "--deadline", deadline)
+    events = list(read_log(tmp_path / "run"))
+    rounds = {event["round"]: event for event in events if event["event"] == "round"}
+    assert sorted(rounds) == [1, 2, 3, 4, 5, 6]
+    reasons = {
+        number: {f["client"]: f["reason"] for f in event["failures"]}
+        for number, event in rounds.items()
+    }
+    assert "lacks fc.weight and has unexpected 'fc.height'" in reasons[1][5]
+    assert "out of memory, say" in reasons[1][6]
+    assert "fc.weight has shape (3, 3)" in reasons[2][5]
+    assert 6 in reasons[2]  # its process died
+    assert "not finite" in reasons[3][5]
+    assert "no reply within" in reasons[3][6] or "error" in reasons[3][6]
+    assert 4 in reasons[3] or "5" in rounds[3]["trained"]  # killed in this round, or just after
+    assert "times the cohort's median" in reasons[4][5]
+    assert "claims submodel 5, was allowed 1 to 2" in reasons[5][5]
+    assert any(event["event"] == "resume" for event in events)
+    names = {e["client"]: e["name"] for e in events if e["event"] == "joined"}
+    assert names == {number: f"node{number}" for number in range(7)}
+    log = (tmp_path / "flower" / "intruder.log").read_text(errors="replace")
+    assert "SuperNode ID" not in log  # it never got in
+    assert "intruder" in output
+    assert summary["accuracy"]
+    assert replay(rounds) == summary["state_sha256"]
+
+
+def replay(rounds: dict[int, dict[str, Any]]) -> str:
+    """Train on this machine what counted in each round, and return the checksum of the result."""
+    torch.set_num_threads(1)
+    setting = prepare(local_config(script().settings(6, 45.0, 7), "serial"))
+    engine = SerialEngine(setting.site(), setting.family)
+    state = setting.family.initial_state(setting.config.seed)
+    for number in sorted(rounds):
+        failed = {failure["client"] for failure in rounds[number]["failures"]}
+        counted = {int(k): n for k, n in rounds[number]["trained"].items()}
+        clients = [c for c in range(7) if c not in failed and TIERS[c] in counted]
+        tasks = [TrainTask(number, client, TIERS[client]) for client in clients]
+        tasks.sort(key=lambda task: (-task.submodel, task.client))
+        assert len(tasks) == sum(counted.values())
+        total = Aggregate(state, setting.family)
+        for result in engine.train(state, tasks):
+            assert isinstance(result, ClientUpdate)
+            total.add(result)
+        state = total.finish()
+    return state_sha256(state)
+
+
+def test_the_example_app_of_a_flower_user(tmp_path: Path) -> None:
+    """Three files with the strategy, over simulated nodes."""
+    flags = ["--home", str(tmp_path / "home"), "--nodes", "5", "--set", "num-server-rounds=2"]
+    nefl_command("flower", "simulate", str(EXAMPLES / "flower_app"), *flags)
+    log = (tmp_path / "home" / "run.log").read_text(errors="replace")
+    assert "state_sha256" in log

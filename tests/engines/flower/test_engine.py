@@ -1,0 +1,330 @@
+"""The engine over a grid in this process: parity with the serial engine, and every fault."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+
+import nefl
+from nefl.artifacts.runfolder import read_log
+from nefl.config_reading import config_from, with_settings
+from nefl.data import load_dataset
+from nefl.engines.flower.mailbox import Grid
+from nefl.engines.flower.messages import ANSWER, ARRAYS, METRICS
+from nefl.engines.flower.site_client import _partition
+from nefl.flower import connect_to, serve, site_client
+from nefl.nesting.profile import profile_family
+from nefl.rounds import Observer
+
+from .conftest import LocalGrid, population
+
+Settings = dict[str, Any]
+
+
+@pytest.fixture
+def few(quick: Settings) -> Settings:
+    """Settings of a run over five clients, all of them in each round."""
+    return with_settings(
+        quick,
+        {
+            "rounds": 2,
+            "clients": {"count": 5, "per_round": 5, "capability": "fixed"},
+            "server": {"evaluate_every": 2, "checkpoint_every": 1, "quorum": 0.4},
+            "engine.flower": {"patience": 0.2, "deadline": 30.0, "poll": 0.01},
+        },
+    )
+
+
+def train_on(
+    grid: LocalGrid, settings: Settings, out: Path, *observers: Observer
+) -> nefl.RunResult:
+    connect = connect_to(cast("Grid", grid))
+    return nefl.train(settings, out, observers=observers, connect=connect)
+
+
+def events(out: Path, name: str) -> list[dict[str, Any]]:
+    return [event for event in read_log(out) if event["event"] == name]
+
+
+def sha(result: nefl.RunResult) -> str:
+    return str(result.summary["state_sha256"])
+
+
+@pytest.mark.parametrize("choice", ["server", "client"])
+def test_same_bits_as_the_serial_engine(quick: Settings, tmp_path: Path, choice: str) -> None:
+    quick["rounds"] = 2
+    here = nefl.train(quick, tmp_path / "here")
+    settings = with_settings(quick, {"engine.flower": {"choice": choice, "poll": 0.01}})
+    there = train_on(LocalGrid(site_client(), population(20)), settings, tmp_path / "there")
+    assert sha(here) == sha(there)
+    assert here.summary["accuracy"] == there.summary["accuracy"]
+    assert len(events(tmp_path / "there", "joined")) == 20
+
+
+def test_a_message_has_only_its_submodel(few: Settings, tmp_path: Path) -> None:
+    grid = LocalGrid(site_client(), population(5))
+    result = train_on(grid, few, tmp_path / "run")
+    trained = [m for m in grid.sent if m.metadata.message_type == "train"][:5]
+    for message, submodel in zip(trained, [5, 4, 3, 2, 1], strict=True):
+        layout = result.family.layout(submodel)
+        arrays = message.content.array_records[ARRAYS]
+        assert {n: a.shape for n, a in arrays.items()} == {n: i.shape for n, i in layout.items()}
+    wire = events(tmp_path / "run", "wire")[0]
+    weights = next(e for e in read_log(tmp_path / "run") if e["event"] == "round")
+    assert weights["bytes_down"] < wire["bytes_down"] < weights["bytes_down"] * 1.3
+
+
+def _arrays(reply: Message) -> ArrayRecord:
+    return cast("ArrayRecord", reply.content[ARRAYS])
+
+
+def _wrong_names(reply: Message) -> Message:
+    _arrays(reply)["conv9.weight"] = _arrays(reply).pop("conv1.weight")
+    return reply
+
+
+def _wrong_shape(reply: Message) -> Message:
+    _arrays(reply)["fc.bias"] = Array(np.zeros(11, np.float32))
+    return reply
+
+
+def _nan(reply: Message) -> Message:
+    _arrays(reply)["fc.bias"] = Array(np.full(10, np.nan, np.float32))
+    return reply
+
+
+def _huge(reply: Message) -> Message:
+    big = torch.from_numpy(_arrays(reply)["fc.weight"].numpy().copy()) * 1e6
+    _arrays(reply)["fc.weight"] = Array(big.numpy())
+    return reply
+
+
+def _raises(reply: Message) -> Message:
+    reply.__dict__["_content"] = None
+    reply.__dict__["_error"] = Error(code=3, reason="<class 'ZeroDivisionError'>")
+    return reply
+
+
+def _task(reply: Message, **changes: int) -> Message:
+    record = reply.content.config_records[ANSWER]
+    record["task"] = json.dumps({**json.loads(str(record["task"])), **changes})
+    return reply
+
+
+def _bomb(reply: Message) -> Message:
+    """A header that promises a terabyte in a hundred bytes."""
+    head = b"\x93NUMPY\x01\x00\x76\x00"
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }"
+    data = head + text.ljust(0x75) + b"\n"
+    _arrays(reply)["fc.bias"] = Array("float32", (10,), "numpy.ndarray", data)
+    return reply
+
+
+def _too_many_bytes(reply: Message) -> Message:
+    _arrays(reply)["fc.bias"] = Array(np.zeros(10**6, np.float32))
+    return reply
+
+
+def _no_examples(reply: Message) -> Message:
+    reply.content[METRICS] = MetricRecord({"num-examples": -3})
+    return reply
+
+
+def _many_examples(reply: Message) -> Message:
+    reply.content[METRICS] = MetricRecord({"num-examples": 10**12})
+    return reply
+
+
+def _another_node(reply: Message) -> Message:
+    reply.metadata.__dict__["_src_node_id"] = 5
+    return reply
+
+
+def _empty(reply: Message) -> Message:
+    reply.content = RecordDict()
+    return reply
+
+
+FAULTS: dict[str, tuple[Callable[[Message], Message | None], str]] = {
+    "raises": (_raises, "ZeroDivisionError"),
+    "names": (_wrong_names, "lacks conv1.weight and has unexpected 'conv9.weight'"),
+    "shape": (_wrong_shape, "fc.bias has shape (11,), not (10,)"),
+    "nan": (_nan, "fc.bias has values that are not finite"),
+    "norm": (_huge, "times the cohort's median"),
+    "claim": (lambda reply: _task(reply, submodel=5), "claims submodel 5, was allowed 1 to 2"),
+    "zero": (lambda reply: _task(reply, submodel=0), "claims submodel 0, was allowed 1 to 2"),
+    "round": (lambda reply: _task(reply, round_number=7), "its answer is to round 7"),
+    "client": (lambda reply: _task(reply, client=4), "it was given TrainTask"),
+    "bomb": (_bomb, "fc.bias has shape (1000000000000,), not (10,)"),
+    "bytes": (_too_many_bytes, "fc.bias comes as 4000128 bytes"),
+    "negative": (_no_examples, "-3 examples"),
+    "boast": (_many_examples, "1000000000000 examples"),
+    "node": (_another_node, "comes from another node, 5"),
+    "empty": (_empty, "does not say which task"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_that_update_at_most(few: Settings, tmp_path: Path, fault: str) -> None:
+    """And the others' updates give exactly what they give without that client."""
+    tamper, expected = FAULTS[fault]
+    few = with_settings(few, {"rounds": 1, "server.norm_limit": 5.0})
+    grid = LocalGrid(site_client(), population(5))
+    culprit = next(n for n, c in grid.nodes.items() if c["partition-id"] == 1)
+    grid.tamper[culprit] = tamper
+    result = train_on(grid, few, tmp_path / "run")
+    [failure] = next(e for e in read_log(tmp_path / "run") if e["event"] == "round")["failures"]
+    assert failure["client"] == 1
+    assert failure["submodel"] == 2
+    assert expected in failure["reason"], failure["reason"]
+    assert "client 1" in failure["reason"]
+    silent = LocalGrid(site_client(), population(5))
+    silent.tamper[culprit] = _raises
+    assert sha(train_on(silent, few, tmp_path / "silent")) == sha(result)
+
+
+def test_late_replies_are_logged_and_do_not_count(
+    few: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = with_settings(few, {"engine.flower.deadline": 1.0})
+    grid = LocalGrid(site_client(), population(5))
+    slow = next(n for n, c in grid.nodes.items() if c["partition-id"] == 3)
+
+    def hold(reply: Message) -> None:
+        grid.held[reply.metadata.reply_to_message_id] = reply
+        grid.tamper = {}
+
+    def until_the_next_round(numbers: Iterable[str]) -> list[Message]:
+        begun = any(m.metadata.group_id == "2" for m in grid.sent)
+        return LocalGrid.pull_messages(grid, [n for n in numbers if begun or n not in grid.held])
+
+    grid.tamper[slow] = hold
+    monkeypatch.setattr(grid, "pull_messages", until_the_next_round)
+    train_on(grid, few, tmp_path / "run")
+    [first, second] = events(tmp_path / "run", "round")
+    assert "no reply within 1 s" in first["failures"][0]["reason"]
+    assert not second["failures"]
+    [late] = events(tmp_path / "run", "late")
+    assert (late["client"], late["round"]) == (3, 1)
+
+
+def test_a_client_takes_a_smaller_submodel_and_says_so(few: Settings, tmp_path: Path) -> None:
+    """Its free memory allows submodel 2 of the 4 it is offered."""
+    grid = LocalGrid(site_client(), population(5))
+    short = next(config for config in grid.nodes.values() if config["partition-id"] == 3)
+    family = nefl.make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
+    needs = [p.train_memory_bytes for p in profile_family(family, (1, 8, 8), 8)]
+    short["memory"] = int(needs[1] * 1.3)
+    for choice in ("server", "client"):
+        few = with_settings(few, {"engine.flower.choice": choice})
+        out = tmp_path / choice
+        result = train_on(grid, few, out)
+        for entry in events(out, "smaller"):
+            assert (entry["client"], entry["offered"], entry["takes"]) == (3, 4, 2)
+        assert len(events(out, "smaller")) == 2
+        assert events(out, "round")[0]["trained"] == {"1": 1, "2": 2, "3": 1, "5": 1}
+        assert not result.summary["failures"]
+    short["memory"] = 1000
+    train_on(grid, few, tmp_path / "none")
+    [failure] = events(tmp_path / "none", "round")[0]["failures"]
+    assert "1000 bytes are free" in failure["reason"]
+
+
+def test_clients_choose_for_themselves_within_their_limit(few: Settings, tmp_path: Path) -> None:
+    registry = tmp_path / "nodes.toml"
+    registry.write_text("[default]\nlargest = 3\n")
+    few = with_settings(few, {"engine.flower.choice": "client", "rounds": 1})
+    few = with_settings(few, {"engine.flower.registry": str(registry)})
+    grid = LocalGrid(site_client(choose=lambda order, _: order.largest), population(5))
+    train_on(grid, few, tmp_path / "run")
+    assert events(tmp_path / "run", "round")[0]["trained"] == {"3": 5}
+
+
+def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
+    whole = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "whole")
+    grid = LocalGrid(site_client(), population(5))
+
+    class Stop:
+        def round_done(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+        def task_done(self, *_: object) -> None: ...
+
+        def round_repeated(self, *_: object) -> None: ...
+
+    with pytest.raises(KeyboardInterrupt):
+        train_on(grid, few, tmp_path / "run", Stop())
+    # Nodes that reconnect have other numbers.
+    other = LocalGrid(site_client(), population(5, first=90_000))
+    settings = {**_flat(few), "out": str(tmp_path / "run"), "resume": True}
+    context = Context(1, 1, {}, RecordDict(), settings)
+    assert sha(serve(cast("Grid", other), context)) == sha(whole)
+    # A finished run is returned as it is, and a run that is there is not begun anew.
+    assert sha(serve(cast("Grid", other), context)) == sha(whole)
+    with pytest.raises(nefl.RunError, match="resume it"):
+        serve(cast("Grid", other), replace_config(context, resume=False))
+
+
+def replace_config(context: Context, **changes: Any) -> Context:
+    return Context(1, 1, {}, RecordDict(), {**context.run_config, **changes})
+
+
+def _flat(settings: Settings, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def test_too_few_nodes_end_the_run_with_a_reason(few: Settings, tmp_path: Path) -> None:
+    grid = LocalGrid(site_client(), dict(list(population(5).items())[:1]))
+    with pytest.raises(nefl.RunError, match="1 clients are there, a round needs 2"):
+        train_on(grid, few, tmp_path / "run")
+
+
+def test_a_node_that_goes_between_rounds_is_left_out(few: Settings, tmp_path: Path) -> None:
+    grid = LocalGrid(site_client(), population(5))
+    gone = next(n for n, c in grid.nodes.items() if c["partition-id"] == 0)
+
+    class Leave:
+        def round_done(self, *_: object) -> None:
+            grid.nodes.pop(gone, None)
+
+        def task_done(self, *_: object) -> None: ...
+
+        def round_repeated(self, *_: object) -> None: ...
+
+    train_on(grid, few, tmp_path / "run", Leave())
+    assert [e["tasks"] for e in events(tmp_path / "run", "round")] == [5, 4]
+    assert events(tmp_path / "run", "left")[0]["client"] == 0
+
+
+def test_a_node_without_the_servers_data_says_so(few: Settings, tmp_path: Path) -> None:
+    """The partition's checksum travels with every task."""
+    config = config_from(few)
+    dataset = load_dataset("digits")
+    with pytest.raises(nefl.DataError, match="dealt out otherwise"):
+        _partition(config, dataset, tmp_path, "../../outside")
+
+
+def test_own_data_of_a_node(few: Settings, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (30, 8, 8), dtype=np.uint8)
+    labels = np.arange(30) % 10
+    np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    grid = LocalGrid(site_client(), population(5))
+    node = next(n for n, c in grid.nodes.items() if c["partition-id"] == 2)
+    grid.nodes[node]["own-data"] = str(tmp_path / "mine.npz")
+    few = with_settings(few, {"rounds": 1})
+    result = train_on(grid, few, tmp_path / "run")
+    assert not result.summary["failures"]
+    without = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "without")
+    assert sha(without) != sha(result)

@@ -1,0 +1,181 @@
+"""Every format: exported from a real run, loaded by its own runtime, compared on real images."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nefl
+from nefl import extras
+from nefl.errors import ConfigError, RunError
+from nefl.export import export as exporting
+from nefl.export.formats import FORMATS, open_model
+from nefl.export.source import open_run, predict_batches
+
+
+@pytest.fixture(scope="session")
+def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run on the real CIFAR-10 where it is at hand, otherwise the one on digits."""
+    given = os.environ.get("NEFL_TEST_CIFAR10")
+    root = Path(given) if given else Path(__file__).parents[3] / "shared" / "data" / "cifar10"
+    if not root.is_dir():
+        return digits_run
+    # One cache for all test processes: decoding CIFAR-10 takes longer than all else here.
+    cache = tmp_path_factory.getbasetemp().parent / "cifar10-for-exports"
+    settings: dict[str, Any] = {
+        "rounds": 3,
+        "model": {"name": "resnet20", "method": "nefl-wd"},
+        "data": {
+            "name": "cifar10",
+            "root": str(root),
+            "cache": str(cache),
+            "train": 600,
+            "test": 200,
+        },
+        "clients": {"count": 10, "per_round": 5},
+        "local": {"epochs": 1, "batch_size": 16, "learning_rate": 0.05},
+        "server": {"evaluate_every": 3, "checkpoint_every": 3},
+        "engine": {"name": "serial", "device": "cpu"},
+    }
+    return nefl.train(settings, tmp_path_factory.mktemp("runs") / "cifar10").path
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_format(run: Path, name: str, tmp_path: Path) -> None:
+    out = tmp_path / f"model{FORMATS[name].suffix}"
+    done = nefl.export_submodel(run, out, submodel=2, format_name=name, images=100, measure=False)
+    assert done.comparison.difference < 1e-4
+    assert done.comparison.agreement == 1
+    assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)
+
+    source = open_run(run)
+    inputs, _ = source.test_batch(50)
+    opened = open_model(out)
+    wanted = predict_batches(source.submodel(2), inputs)
+    torch.testing.assert_close(opened(inputs), wanted, rtol=0, atol=1e-4)
+    card = opened.card
+    dataset = source.setting.dataset
+    assert card.class_names == dataset.class_names
+    assert (card.mean, card.std) == (dataset.mean, dataset.std)
+    (described,) = card.submodels
+    assert described.number == 2
+    assert described.accuracy == done.comparison.accuracy
+    assert described.params > 0
+    assert described.macs > 0
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_int8(run: Path, name: str, tmp_path: Path, record_property: Any) -> None:
+    out = tmp_path / "model"
+    done = nefl.export_submodel(
+        run, out, submodel=2, format_name=name, quantized=True, images=100, max_loss=0.2,
+        measure=False,
+    )  # fmt: skip
+    loss = done.comparison.trained_accuracy - done.comparison.accuracy
+    record_property("accuracy_loss", loss)
+    assert loss <= 0.2
+    assert done.comparison.difference > 0
+    assert open_model(out).card.quantized == "int8"
+    float_bytes = 4 * done.card.submodels[0].params
+    if name != "torch-export":  # there the description of the graph is most of a small file
+        assert done.size < float_bytes
+
+
+def test_measured_in_a_process_of_its_own(digits_run: Path, tmp_path: Path) -> None:
+    done = nefl.export_submodel(
+        digits_run, tmp_path / "m", submodel=1, format_name="safetensors", images=20
+    )
+    assert done.measured is not None
+    assert 0 < done.measured.latency < 60
+    assert done.measured.memory > 0
+
+
+def test_static_norms_are_measured_over_the_training_data(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    quick["model"]["method"] = "heterofl"
+    result = nefl.train(quick, tmp_path / "run")
+    done = nefl.export_submodel(
+        result.path, tmp_path / "m", submodel=2, format_name="safetensors", measure=False
+    )
+    assert done.comparison.accuracy == pytest.approx(result.summary["accuracy"][1])
+    assert done.plain.norms_left == 0
+    elastic = nefl.export_family(result.path, tmp_path / "e")
+    found = [s.accuracy for s in elastic.card.submodels]
+    assert found == pytest.approx(result.summary["accuracy"])
+    assert nefl.load(tmp_path / "e").model(2)(torch.zeros(1, 1, 8, 8)).isfinite().all()
+
+
+def test_the_largest_that_fits(digits_run: Path, tmp_path: Path) -> None:
+    source = open_run(digits_run)
+    costs = [source.describe(k) for k in range(1, 6)]
+    budget = nefl.parse_budget(f"params<{costs[2].params + 1},latency<10s")
+    done = nefl.export_submodel(
+        digits_run, tmp_path / "m", fits=budget, format_name="safetensors", measure=False
+    )
+    assert done.card.submodels[0].number == 3
+    with pytest.raises(ConfigError, match="no submodel fits: the smallest has"):
+        nefl.export_submodel(digits_run, tmp_path / "n", fits=nefl.parse_budget("macs<10"))
+    assert not (tmp_path / "n").exists()
+
+
+class _Shifted(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 0.01  # type: ignore[no-any-return]
+
+
+def test_a_mismatch_is_an_error_and_leaves_no_file(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = exporting.predict_batches
+    monkeypatch.setattr(exporting, "predict_batches", lambda m, x: real(_Shifted(m), x))
+    out = tmp_path / "m"
+    out.write_bytes(b"old")
+    with pytest.raises(RunError, match="differ by 0.01"):
+        nefl.export_submodel(digits_run, out, submodel=1, format_name="safetensors")
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    assert out.read_bytes() == b"old"
+
+
+def test_a_missing_extra_is_named_with_its_remedy(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    for name, extra in (("onnx", "onnx"), ("executorch", "executorch")):
+        with pytest.raises(ConfigError, match=rf"pip install 'nefl\[{extra}\]'"):
+            nefl.export_submodel(digits_run, tmp_path / "m", submodel=1, format_name=name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_asked_for(digits_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="format 'coreml' is unknown; there are safetensors"):
+        nefl.export_submodel(digits_run, tmp_path / "m", submodel=1, format_name="coreml")
+    with pytest.raises(ConfigError, match="give one of"):
+        nefl.export_submodel(digits_run, tmp_path / "m")
+    with pytest.raises(nefl.NestingError, match="submodel 9: this family has 1 to 5"):
+        nefl.export_submodel(digits_run, tmp_path / "m", submodel=9)
+    with pytest.raises(ConfigError, match="is no folder to write to"):
+        nefl.export_submodel(digits_run, tmp_path / "no" / "m", submodel=1)
+
+
+def test_a_card_is_plain_json(digits_run: Path, tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    nefl.export_submodel(
+        digits_run, tmp_path / "m", submodel=1, format_name="safetensors", measure=False
+    )
+    with safe_open(tmp_path / "m", "pt") as file:
+        card = json.loads(file.metadata()["nefl"])
+    assert card["class_names"] == list("0123456789")
+    assert card["submodels"][0]["number"] == 1

@@ -1,0 +1,174 @@
+"""Each method trains, on both engines alike, and does what is special to it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nefl import evaluate, train
+from nefl.config import ModelConfig
+from nefl.config_reading import config_from, with_settings
+from nefl.errors import ConfigError
+from nefl.methods import METHODS, capability_levels, family_of, make_family
+from nefl.nesting.corners import extract
+from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
+from nefl.nesting.spec import Family
+from nefl.server.aggregate import Aggregate
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
+from nefl.server.evaluate import measure_norms
+from nefl.setting import prepare
+from nefl.state import ClientUpdate, ServerState, TrainTask
+
+THREE = {"model.ratios": [0.3, 0.6, 1.0]}
+
+
+def tiny(quick: dict[str, Any], method: str, **settings: Any) -> dict[str, Any]:
+    changes = {"model.method": method, "rounds": 2, **THREE, **settings}
+    return with_settings(quick, changes)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_alike_on_both_engines(
+    quick: dict[str, Any], tmp_path: Path, method: str
+) -> None:
+    serial = train(tiny(quick, method), tmp_path / "serial").summary
+    workers = {"engine.name": "workers", "engine.workers": 1}
+    other = train(tiny(quick, method, **workers), tmp_path / "workers").summary
+    assert serial["failures"] == 0
+    assert len(serial["accuracy"]) == (3 if METHODS[method].members == "scaled" else 1)
+    assert serial["state_sha256"] == other["state_sha256"]
+
+
+def test_fjord_is_nefl_w_with_constant_steps(quick: dict[str, Any], tmp_path: Path) -> None:
+    fjord = train(tiny(quick, "fjord"), tmp_path / "fjord").summary
+    nefl = train(tiny(quick, "nefl-w-nl"), tmp_path / "nefl").summary
+    assert fjord["state_sha256"] == nefl["state_sha256"]
+
+
+def test_static_norms_keep_no_statistics_while_training() -> None:
+    family = make_family("resnet8", "heterofl")
+    module = family.build(family.specs[-1])
+    norms = [child for child in module.modules() if isinstance(child, BatchNorm)]
+    assert norms
+    assert all(isinstance(norm, StaticBatchNorm2d) for norm in norms)
+    assert not list(module.named_buffers())
+    module.train()(torch.randn(4, 3, 32, 32))
+    assert not list(module.named_buffers())
+    assert not family.own_names(1)
+
+
+def trained(family: Family, submodels: list[int], values: list[float]) -> ServerState:
+    """Average clients that return their submodel filled with one value each."""
+    state = family.initial_state(0)
+    total = Aggregate(state, family)
+    for client, (submodel, value) in enumerate(zip(submodels, values, strict=True)):
+        tensors = {
+            name: torch.full_like(tensor, value)
+            for name, tensor in extract(state, family, submodel).items()
+        }
+        total.add(ClientUpdate(TrainTask(1, client, submodel), tensors, 1))
+    return total.finish()
+
+
+@pytest.mark.parametrize(("method", "holders"), [("depthfl", 1), ("depthfl-sd", 3)])
+def test_an_exits_classifier_is_averaged_among_those_who_have_it(method: str, holders: int) -> None:
+    family = make_family("resnet20", method)
+    first = next(name for name in family.layout(1) if name.endswith("fc.weight"))
+    having = [k for k in range(1, 6) if first in family.layout(k)]
+    assert len(having) == (1 if method == "depthfl" else 5), "all deeper ones, or its own alone"
+    state = trained(family, [1, 3, 5], [1.0, 2.0, 6.0])
+    assert state.shared[first].eq(sum([1.0, 2.0, 6.0][:holders]) / holders).all()
+
+
+def test_what_each_ablation_keeps_per_submodel() -> None:
+    def own(method: str) -> set[type]:
+        family = make_family("resnet8", method)
+        names = family.own_names(1)
+        module = family.build(family.specs[0])
+        children = dict(module.named_modules())
+        found = {type(children[name.rpartition(".")[0]]) for name in names}
+        return {BatchNorm if issubclass(kind, BatchNorm) else kind for kind in found}
+
+    assert own("nefl-wd") == {BatchNorm, StepSize}
+    assert own("nefl-wd-nl") == {BatchNorm}
+    assert own("nefl-wd-steps") == {StepSize}
+    assert own("nefl-wd-shared") == set()
+
+
+def test_only_capable_clients_train_the_full_model(quick: dict[str, Any]) -> None:
+    settings = tiny(quick, "fedavg-capable", **{"clients.spread": 0, "clients.per_round": 3})
+    plan = prepare_plan(settings)
+    assert plan.levels == 3
+    for round_number in range(1, 6):
+        cohort = sample_cohort(plan, round_number)
+        assert len(cohort) == 3
+        assert {tier_of(client, 20, 3) for client in cohort} == {3}
+        assert [task.submodel for task in assign_submodels(cohort, plan, round_number)] == [1] * 3
+
+
+def prepare_plan(settings: dict[str, Any]) -> CohortPlan:
+    return prepare(config_from(settings)).plan.cohort
+
+
+def test_too_few_capable_clients_make_a_smaller_cohort(quick: dict[str, Any]) -> None:
+    settings = tiny(quick, "fedavg-capable", **{"clients.spread": 0, "clients.per_round": 20})
+    assert len(sample_cohort(prepare_plan(settings), 1)) == 6
+
+
+def test_the_small_model_is_the_smallest_submodel() -> None:
+    small = make_family("resnet20", "fedavg-small")
+    assert small.specs == make_family("resnet20", "nefl-wd").specs[:1]
+    model = ModelConfig("resnet20", "fedavg-small")
+    assert capability_levels(model, family_of(model, 10, (3, 32, 32))) == 1
+
+
+def test_a_model_without_exits_cannot_be_distilled(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_model.py").write_text(
+        "from nefl.methods import make_family\n"
+        "from nefl.nesting.spec import Family\n"
+        "from torch import nn\n"
+        "def family(classes, input_shape):\n"
+        "    inner = make_family('resnet8', 'fedavg', classes=classes, input_shape=input_shape)\n"
+        "    size = input_shape[0] * input_shape[1] * input_shape[2]\n"
+        "    build = lambda spec: nn.Sequential(nn.Flatten(), nn.Linear(size, classes))\n"
+        "    return Family(build, inner.specs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = with_settings(
+        quick, {"model.name": "plain_model:family", "model.method": "depthfl-sd"}
+    )
+    with pytest.raises(ConfigError, match="forward_exits"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_recalibration_measures_norms_anew_and_changes_no_weights(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    result = train(tiny(quick, "nefl-wd"), tmp_path / "run")
+    plain, measured = evaluate(result.path), evaluate(result.path, recalibrate=True)
+    assert [e.loss for e in plain] != [e.loss for e in measured]
+    assert [e.loss for e in plain] == [e.loss for e in evaluate(result.path)]
+    always = train(
+        tiny(quick, "nefl-wd", **{"server.recalibrate": True}), tmp_path / "always"
+    ).summary
+    assert always["state_sha256"] == result.summary["state_sha256"]
+    assert always["accuracy"] == [e.accuracy for e in measured]
+
+
+def test_recalibrated_norms_have_the_statistics_of_their_inputs() -> None:
+    family = make_family("resnet8", "nefl-wd")
+    module = family.build(family.specs[0])
+    batches = [torch.randn(8, 3, 32, 32) * 3 + 1 for _ in range(3)]
+    measure_norms(module, batches, torch.contiguous_format)
+    seen = [module.get_submodule("conv1")(batch) for batch in batches]
+    mean = torch.stack([x.mean((0, 2, 3)) for x in seen]).mean(0)
+    variance = torch.stack([x.var((0, 2, 3)) for x in seen]).mean(0)
+    norm = module.get_submodule("bn1")
+    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm.running_var, variance, rtol=1e-4, atol=1e-4)
+    assert norm.momentum == 0.1
+    assert not any(child.training for child in module.modules())
