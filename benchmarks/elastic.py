@@ -5,7 +5,9 @@ First the submodels are checked against the state they were cut from, then timed
     python benchmarks/elastic.py
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
@@ -70,14 +72,19 @@ def sizes_of(trained: TrainedFamily, loaded: TrainedFamily, file: int) -> list[s
 
 def times_of(elastic: nefl.ElasticModel) -> list[str]:
     budgets = [nefl.Budget(macs=cost.macs) for cost in elastic.costs]
-    started = perf_counter()
-    for turn in range(SWITCHES):
-        elastic.switch(1 + turn % len(budgets))
-    switched = perf_counter()
-    for turn in range(SWITCHES):
-        elastic.select(budgets[turn % len(budgets)])
-    selected = perf_counter()
-    return [f"{1e6 * t / SWITCHES:.2f} us" for t in (switched - started, selected - switched)]
+
+    def median_of(act: Callable[[int], object]) -> str:
+        times = []
+        for turn in range(SWITCHES):
+            started = perf_counter()
+            act(turn % len(budgets))
+            times.append(perf_counter() - started)
+        return f"{1e6 * median(times):.2f} us"
+
+    return [
+        median_of(lambda place: elastic.switch(1 + place)),
+        median_of(lambda place: elastic.select(budgets[place])),
+    ]
 
 
 def latency(model: torch.nn.Module) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 
@@ -18,6 +19,12 @@ settings.load_profile("nefl")
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["NEFL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    # Tests run in a process for each core: more threads would only wait for each other.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ import nefl
 from nefl.artifacts.runfolder import read_log
 from nefl.config_reading import config_from, with_settings
 from nefl.elastic.adopt import cut, norm_statistics
+from nefl.engines.serial import SerialEngine
 from nefl.errors import ConfigError
+from nefl.export.source import open_run
 from nefl.setting import prepare
-from nefl.start import first_state
+from nefl.start import _batches, first_state
 
 
 def setting_of(values: dict[str, Any], **changes: Any) -> Any:
@@ -25,7 +27,7 @@ def setting_of(values: dict[str, Any], **changes: Any) -> Any:
 def test_the_same_family_goes_on_where_it_was(quick: dict[str, Any], digits_run: Path) -> None:
     setting = setting_of(quick, model__start=str(digits_run))
     state = first_state(setting).state
-    old = nefl.export.source.open_run(digits_run).state
+    old = open_run(digits_run).state
     assert state.round_number == 0
     for name, tensor in old.shared.items():
         assert torch.equal(state.shared[name], tensor), name
@@ -44,9 +46,7 @@ def test_other_submodels_are_cut_and_their_norms_recalibrated(
     state = first_state(setting).state
     accuracy = [
         e.accuracy
-        for e in nefl.engines.serial.SerialEngine(setting.site(), setting.family).evaluate(
-            state, range(1, 4)
-        )
+        for e in SerialEngine(setting.site(), setting.family).evaluate(state, range(1, 4))
     ]
     # As good as it was, and better than chance where a submodel is new: no round was trained.
     trained = json.loads((digits_run / "summary.json").read_text())["accuracy"]
@@ -54,7 +54,7 @@ def test_other_submodels_are_cut_and_their_norms_recalibrated(
     assert accuracy[1] > 0.15
     small = setting.family.build(setting.family.specs[0])
     small.load_state_dict(nefl.extract(state, setting.family, 1))
-    batches = list(nefl.start._batches(setting))
+    batches = list(_batches(setting))
     found = norm_statistics(small, batches)
     for name, tensor in found.items():
         torch.testing.assert_close(state.per_submodel[0][name], tensor)
@@ -80,7 +80,7 @@ def test_rows_of_the_classifier_go_by_the_names_of_classes(
     values = {**quick, "data": {"name": "moreclasses:data"}}
     setting = setting_of(values, model__start=str(digits_run))
     state = first_state(setting).state
-    old = nefl.export.source.open_run(digits_run).state.shared
+    old = open_run(digits_run).state.shared
     assert state.shared["fc.weight"].shape[0] == 12
     assert torch.equal(state.shared["fc.weight"][1], old["fc.weight"][1])
     assert torch.equal(state.shared["fc.weight"][2], old["fc.weight"][0])
@@ -101,7 +101,7 @@ def test_a_run_started_from_another_says_so(
 
 
 def test_any_spec_whose_corners_exist_can_be_cut(digits_run: Path, elastic_file: Path) -> None:
-    source, trained = nefl.export.source.open_run(digits_run), nefl.load(elastic_file)
+    source, trained = open_run(digits_run), nefl.load(elastic_file)
     inputs, labels = source.test_batch(100)
     batches = list(torch.split(source.training_batch(400), 100))
     spec = nefl.SubmodelSpec(trained.family.specs[-1].blocks, 0.97)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nefl
+from nefl.elastic.select import Choice
 from nefl.errors import ConfigError, NestingError
 from nefl.export.source import open_run, predict_batches
 
@@ -69,7 +70,7 @@ def test_select_goes_by_what_is_limited(elastic_file: Path) -> None:
     assert model.select(nefl.Budget(macs=costs[1].macs)).submodel == 2
     assert model.current == 2
     assert model.select(nefl.Budget(memory=1e9)).submodel == 5
-    assert model.select(nefl.Budget(params=1)) == nefl.elastic.select.Choice(1, fits=False)
+    assert model.select(nefl.Budget(params=1)) == Choice(1, fits=False)
     with pytest.raises(ConfigError, match="latency has not been measured"):
         model.select(nefl.Budget(latency=1.0))
     table = model.measure(repeats=3)

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nefl
-from nefl import extras
 from nefl.errors import ConfigError, RunError
-from nefl.export import export as exporting
 from nefl.export.formats import FORMATS, open_model
 from nefl.export.source import open_run, predict_batches
 
@@ -24,8 +22,9 @@ def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(given) if given else Path(__file__).parents[3] / "shared" / "data" / "cifar10"
     if not root.is_dir():
         return digits_run
-    # One cache for all test processes: decoding CIFAR-10 takes longer than all else here.
-    cache = tmp_path_factory.getbasetemp().parent / "cifar10-for-exports"
+    # One cache for all processes of a session: decoding CIFAR-10 takes longer than all else here.
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cifar10"
     settings: dict[str, Any] = {
         "rounds": 3,
         "model": {"name": "resnet20", "method": "nefl-wd"},
@@ -135,8 +134,9 @@ class _Shifted(nn.Module):
 def test_a_mismatch_is_an_error_and_leaves_no_file(
     digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = exporting.predict_batches
-    monkeypatch.setattr(exporting, "predict_batches", lambda m, x: real(_Shifted(m), x))
+    monkeypatch.setattr(
+        "nefl.export.export.predict_batches", lambda m, x: predict_batches(_Shifted(m), x)
+    )
     out = tmp_path / "m"
     out.write_bytes(b"old")
     with pytest.raises(RunError, match="differ by 0.01"):
@@ -151,7 +151,7 @@ def test_a_missing_extra_is_named_with_its_remedy(
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    monkeypatch.setattr("nefl.extras.importlib.import_module", missing)
     for name, extra in (("onnx", "onnx"), ("executorch", "executorch")):
         with pytest.raises(ConfigError, match=rf"pip install 'nefl\[{extra}\]'"):
             nefl.export_submodel(digits_run, tmp_path / "m", submodel=1, format_name=name)

@@ -14,7 +14,7 @@ def shaken(module: nn.Module, inputs: Tensor) -> nn.Module:
     """Give every tensor values of its own, as training does."""
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
         module.train()
         module(inputs)
         module.eval()

@@ -7,13 +7,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from nefl.errors import ConfigError
 from nefl.export.source import open_run
@@ -134,6 +135,11 @@ def test_slow_clients_keep_nobody_waiting(port: int, picture: bytes) -> None:
     broken.close()
 
 
+def note_problem(problems: list[str], message: ConsoleMessage) -> None:
+    if message.type == "error":
+        problems.append(message.text)
+
+
 def test_a_person_uploads_a_picture(
     port: int, picture: bytes, browser: Browser, tmp_path: Path
 ) -> None:
@@ -141,10 +147,11 @@ def test_a_person_uploads_a_picture(
     (tmp_path / "text.png").write_bytes(b"this is no picture")
     (tmp_path / "large.png").write_bytes(b"x" * (MAX_BODY + 1))
     wanted = ask(port, "/predict?submodel=2", picture)[1]
-    for scheme in ("light", "dark"):
-        page = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        page = browser.new_page(color_scheme=scheme)
         problems: list[str] = []
-        page.on("console", lambda m, p=problems: p.append(m.text) if m.type == "error" else None)  # type: ignore[misc]
+        page.on("console", partial(note_problem, problems))
         page.goto(f"http://127.0.0.1:{port}/")
         expect(page.locator("#about")).to_contain_text("10 classes")
         page.get_by_label("Picture").set_input_files(tmp_path / "three.png")

@@ -45,11 +45,12 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
     Raises:
         ConfigError: if ExecuTorch is not installed.
     """
-    exir = need("executorch.exir", EXTRA)
-    xnnpack = need("executorch.backends.xnnpack.partition.xnnpack_partitioner", EXTRA)
+    with quiet():  # its parts tell each other of kernels that are not for this machine
+        exir = need("executorch.exir", EXTRA)
+        xnnpack = need("executorch.backends.xnnpack.partition.xnnpack_partitioner", EXTRA)
     example = (calibration[:1].clone(),)
     with quiet():
-        plain = quantize(network, calibration, one_image=True) if card.quantized else network
+        plain = quantize(network, calibration) if card.quantized else network
         lowered = exir.to_edge_transform_and_lower(
             torch.export.export(plain, example), partitioner=[xnnpack.XnnpackPartitioner()]
         ).to_executorch()

@@ -11,6 +11,7 @@ from nefl.artifacts.card import Card, SubmodelCard
 from nefl.elastic.budget import Budget, Cost
 from nefl.elastic.file import TrainedFamily, load, measured_tensors, save_family
 from nefl.elastic.model import measure_latency
+from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
 from nefl.export.compare import MAX_ACCURACY_LOSS, Comparison, check, compare
 from nefl.export.fold import Plain, fold
@@ -83,7 +84,8 @@ def export_submodel(
     Raises:
         NeflError: if something is missing, nothing fits, or the file differs from the model.
     """
-    form, path = find_format(format_name), Path(out)
+    find_format(format_name)
+    path = Path(out)
     if (submodel is None) == (fits is None):
         raise ConfigError("give one of a submodel's number and a budget that it has to fit")
     if images < 1:
@@ -95,13 +97,29 @@ def export_submodel(
         submodel = largest_that_fits(source, fits)
     assert submodel is not None  # noqa: S101 -- one of the two is given
     source.setting.family.index(submodel)
+    with tuned_process(source.setting.config.engine.threads):
+        done = _write(source, submodel, path, format_name, quantized, images, max_loss)
+    # A process of its own can rebuild nefl's models from their names, and no others.
+    alone = format_name != "safetensors" or done.card.model in MODELS
+    return replace(done, measured=measure_file(path)) if measure and alone else done
+
+
+def _write(
+    source: Source,
+    submodel: int,
+    path: Path,
+    format_name: str,
+    quantized: bool,
+    images: int,
+    max_loss: float,
+) -> Export:
+    form = find_format(format_name)
     inputs, labels = source.test_batch(images)
     wanted = predict_batches(source.submodel(submodel), inputs)
     plain = fold(source.submodel(submodel))
     card = replace(source.card((submodel,)), quantized="int8" if quantized else None)
-    rebuilt = format_name == "safetensors"
     build = source.setting.family.build
-    reopen = partial(open_plain, build=build) if rebuilt else form.open
+    reopen = partial(open_plain, build=build) if format_name == "safetensors" else form.open
     save = form.prepare(plain.network, card, source.training_batch(CALIBRATION))
     found: list[tuple[Comparison, Card]] = []
 
@@ -119,10 +137,7 @@ def export_submodel(
 
     write_atomically(path, write)
     comparison, written = found[0]
-    # A process of its own can rebuild nefl's models from their names, and no others.
-    alone = not rebuilt or written.model in MODELS
-    measured = measure_file(path) if measure and alone else None
-    return Export(path, format_name, path.stat().st_size, written, plain, comparison, measured)
+    return Export(path, format_name, path.stat().st_size, written, plain, comparison, None)
 
 
 def with_accuracy(card: SubmodelCard, found: Comparison) -> SubmodelCard:
@@ -191,11 +206,12 @@ def export_family(
     trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
     inputs, labels = source.test_batch(images)
     found: list[Comparison] = []
-    for number in numbers:
-        wanted = predict_batches(source.submodel(number), inputs)
-        comparison = compare(predict_batches(trained.model(number), inputs), wanted, labels)
-        check(comparison, quantized=False)
-        found.append(comparison)
+    with tuned_process(source.setting.config.engine.threads):
+        for number in numbers:
+            wanted = predict_batches(source.submodel(number), inputs)
+            comparison = compare(predict_batches(trained.model(number), inputs), wanted, labels)
+            check(comparison, quantized=False)
+            found.append(comparison)
     submodels = tuple(map(with_accuracy, trained.card.submodels, found))
     trained = replace(trained, card=replace(trained.card, submodels=submodels))
     save_family(path, trained)

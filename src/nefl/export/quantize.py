@@ -11,7 +11,7 @@ EXTRA = "executorch"
 BATCH = 32
 
 
-def quantize(network: nn.Module, calibration: Tensor, *, one_image: bool) -> Any:
+def quantize(network: nn.Module, calibration: Tensor) -> Any:
     """Return the network with int8 weights and activations, as a graph for `torch.export`.
 
     Weights are quantized by channel and activations by what training images show, in the way that
@@ -20,7 +20,6 @@ def quantize(network: nn.Module, calibration: Tensor, *, one_image: bool) -> Any
     Args:
         network: the plain network.
         calibration: inputs from training images.
-        one_image: whether the graph takes one image at a time or any number.
 
     Raises:
         ConfigError: if torchao or ExecuTorch is not installed.
@@ -30,13 +29,11 @@ def quantize(network: nn.Module, calibration: Tensor, *, one_image: bool) -> Any
     quantizer = xnnpack.XNNPACKQuantizer().set_global(
         xnnpack.get_symmetric_quantization_config(is_per_channel=True, is_dynamic=False)
     )
-    size = 1 if one_image else BATCH
-    shapes = None if one_image else ({0: torch.export.Dim("batch", min=1, max=2**16)},)
-    example = (calibration[: min(size, 2)].clone(),)
-    graph = torch.export.export(network, example, dynamic_shapes=shapes).module()
+    shapes = ({0: torch.export.Dim("batch", min=1, max=2**16)},)
+    graph = torch.export.export(network, (calibration[:2].clone(),), dynamic_shapes=shapes).module()
     prepared = pt2e.prepare_pt2e(graph, quantizer)
     with torch.no_grad():
-        for inputs in torch.split(calibration, size):
+        for inputs in torch.split(calibration, BATCH):
             prepared(inputs)
     quantized = pt2e.convert_pt2e(prepared)
     _drop_unused(quantized)

@@ -28,7 +28,7 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
     """Export the network; return what writes the file, with whatever card."""
     batch = torch.export.Dim("batch", min=1, max=2**16)
     with quiet():
-        plain = quantize(network, calibration, one_image=False) if card.quantized else network
+        plain = quantize(network, calibration) if card.quantized else network
         program = torch.export.export(
             plain, (calibration[:2].clone(),), dynamic_shapes=({0: batch},)
         )
