@@ -101,7 +101,7 @@ def settings(rounds: int, deadline: float, clients: int) -> dict[str, Any]:
         "server.quorum": 0.5,
         "server.norm_limit": 10.0,
         "engine.flower.deadline": deadline,
-        "engine.flower.patience": 4 * deadline,
+        "engine.flower.patience": deadline,
         "settings": "server.evaluate_every=1 server.checkpoint_every=1",
     }
 
