@@ -30,7 +30,7 @@ from nefl.engines.flower.run_settings import read_run_settings
 from nefl.rounds import payload_bytes
 
 NODES = 5
-REPEATS = 7
+REPEATS = 3
 
 
 def measure_bytes() -> None:

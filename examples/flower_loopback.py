@@ -101,7 +101,7 @@ def settings(rounds: int, deadline: float, clients: int) -> dict[str, Any]:
         "server.quorum": 0.5,
         "server.norm_limit": 10.0,
         "engine.flower.deadline": deadline,
-        "engine.flower.patience": 4 * deadline,
+        "engine.flower.patience": deadline,
         "settings": "server.evaluate_every=1 server.checkpoint_every=1",
     }
 
@@ -191,7 +191,7 @@ def federate(folder: Path, rounds: int, deadline: float, limit: float, *, calm: 
         loopback.start_server()
         for number in range(clients):
             node: dict[str, Any] = {"partition-id": number, "num-partitions": clients}
-            node |= {"role": {5: "liar", 6: "frail"}.get(number, "honest"), "late": deadline}
+            node |= {"role": {5: "liar", 6: "frail"}.get(number, "honest"), "late": deadline + 15}
             loopback.register(f"node{number}")
             loopback.start_node(f"node{number}", node)
         if not calm:
@@ -202,7 +202,7 @@ def federate(folder: Path, rounds: int, deadline: float, limit: float, *, calm: 
             break_things(loopback, watch, app, wanted)
         watch.wait_for_end(loopback, "again" if not calm else "run")
         if not calm:
-            print(f"the intruder's last words: {last_line(loopback.log(INTRUDER))}")
+            print(f"the intruder: {refusal(loopback.log(INTRUDER))}")
     return out
 
 
@@ -220,10 +220,10 @@ def break_things(loopback: Loopback, watch: Watch, app: Path, wanted: dict[str, 
     print("started it again")
 
 
-def last_line(log: Path) -> str:
-    """Return the last line of a log that says anything."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "(nothing)")
+def refusal(log: Path) -> str:
+    """Return the line in which a node says that the SuperLink did not let it in."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line for line in lines if "Failed to activate" in line), "was not refused")
 
 
 def tell(out: Path) -> None:

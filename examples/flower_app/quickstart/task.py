@@ -54,6 +54,11 @@ def load_data(partition: int, partitions: int) -> Loaders:
     return DataLoader(train, batch_size=16, shuffle=True), DataLoader(test, batch_size=64)
 
 
+def count(loader: Loader) -> int:
+    """Return how many examples a loader has."""
+    return sum(len(labels) for _, labels in loader)
+
+
 def train(model: nn.Module, loader: Loader, epochs: int, rate: float) -> float:
     """Train a model in place; return its mean loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)

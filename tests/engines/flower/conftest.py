@@ -1,5 +1,6 @@
 """Flower without processes: a grid that calls client apps where it stands."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ class LocalGrid:
         self.held: dict[str, Message] = {}
         self._waiting: dict[str, Message] = {}
         self._state: dict[int, RecordDict] = {}
+        self._one_at_a_time = threading.Lock()
 
     def get_nodes(self) -> list[Any]:
         return [SimpleNamespace(node_id=n, name=self.names.get(n, "")) for n in self.nodes]
@@ -57,6 +59,10 @@ class LocalGrid:
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        with self._one_at_a_time:  # torch's global generator is one for all threads
+            return self._pull(message_ids)
+
+    def _pull(self, message_ids: Iterable[str]) -> list[Message]:
         replies = []
         for number in message_ids:
             if number in self.held:

@@ -120,7 +120,8 @@ def test_a_run_through_every_fault(tmp_path: Path) -> None:
     assert names == {number: f"node{number}" for number in range(7)}
     log = (tmp_path / "flower" / "intruder.log").read_text(errors="replace")
     assert "SuperNode ID" not in log  # it never got in
-    assert "intruder" in output
+    assert "Failed to activate SuperNode" in log
+    assert "the intruder: " in output
     assert summary["accuracy"]
     assert replay(rounds) == summary["state_sha256"]
 

@@ -1,6 +1,8 @@
 """The engine over a grid in this process: parity with the serial engine, and every fault."""
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -328,3 +330,30 @@ def test_own_data_of_a_node(few: Settings, tmp_path: Path) -> None:
     assert not result.summary["failures"]
     without = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "without")
     assert sha(without) != sha(result)
+
+
+def test_a_reply_that_never_comes_in_whole_holds_nobody_up(
+    few: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower waits for an announced reply's tensors; a dishonest node need not send them."""
+    monkeypatch.setattr("nefl.engines.flower.exchange.SWEEP_SECONDS", 0.5)
+    few = with_settings(few, {"rounds": 1, "engine.flower.deadline": 3.0})
+    grid = LocalGrid(site_client(), population(5))
+    stuck = next(n for n, c in grid.nodes.items() if c["partition-id"] == 4)
+    released = threading.Event()
+
+    def pull(numbers: Iterable[str]) -> list[Message]:
+        wanted = list(numbers)
+        message = grid.sent[int(wanted[0])]
+        if message.metadata.dst_node_id == stuck and message.metadata.message_type == "train":
+            released.wait(60)
+        return LocalGrid.pull_messages(grid, wanted)
+
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    started = time.monotonic()
+    train_on(grid, few, tmp_path / "run")
+    assert time.monotonic() - started < 40
+    released.set()
+    [done] = events(tmp_path / "run", "round")
+    assert [f["client"] for f in done["failures"]] == [4]
+    assert sum(done["trained"].values()) == 4

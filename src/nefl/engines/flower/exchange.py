@@ -14,6 +14,9 @@ from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 WINDOW = 16
 """Replies that may wait in memory for the ones before them."""
 
+SWEEP_SECONDS = 10.0
+"""How long after the deadline a reply that is just coming in is waited for."""
+
 GRACE_SECONDS = 60.0
 """How long after a round's deadline a message may still be answered, to be logged as late."""
 
@@ -73,7 +76,7 @@ class Exchange:
             while place not in self._results:
                 if self._collect(place, deadline):
                     continue
-                if time.monotonic() > deadline:
+                if self._over(place, deadline):
                     self._give_up(place)
                 else:
                     time.sleep(self._link.flower.poll)
@@ -154,6 +157,14 @@ class Exchange:
             raise UpdateError(f"its reply comes from another node, {reply.metadata.src_node_id}")
         self._up += content_bytes(reply.content)
         return read_answer(reply.content, sent.order, self._link.family)
+
+    def _over(self, place: int, deadline: float) -> bool:
+        """Whether a task's time is up. Replies that wait outside are still let in after it."""
+        now = time.monotonic()
+        if now <= deadline:
+            return False
+        number = next(n for n, sent in self.pending.items() if sent.place == place)
+        return now > deadline + SWEEP_SECONDS or not self._link.mailbox.busy(number)
 
     def _give_up(self, place: int) -> None:
         sent = next(sent for sent in self.pending.values() if sent.place == place)

@@ -1,0 +1,93 @@
+"""`nefl flower`: what it writes, and what it refuses."""
+
+import ast
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.config_utils import load_and_validate
+from typer.testing import CliRunner
+
+from nefl import ConfigError, RunError
+from nefl.cli.app import app
+from nefl.engines.flower.run_settings import read_run_settings
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["flower", *words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_init_writes_an_app_that_flower_and_nefl_take(tmp_path: Path) -> None:
+    folder = tmp_path / "My first app"
+    run("init", str(folder))
+    content = tomllib.loads((folder / "pyproject.toml").read_text())
+    config, warnings = load_and_validate(folder / "pyproject.toml")
+    assert config["project"]["name"] == "my-first-app"
+    assert not warnings
+    for name in ("server_app", "client_app"):
+        ast.parse((folder / "my_first_app" / f"{name}.py").read_text())
+    flat: dict[str, object] = {}
+    for key, value in content["tool"]["flwr"]["app"]["config"].items():
+        flat |= _flat(key, value)
+    settings = read_run_settings(flat)
+    assert settings.config.clients.count == 20
+    assert settings.config.engine.flower.registry is None
+    assert settings.out is None
+    with pytest.raises(RunError, match="not empty"):
+        run("init", str(folder))
+
+
+def _flat(key: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        return {key: value}
+    found: dict[str, object] = {}
+    for name, inner in value.items():
+        found |= _flat(f"{key}.{name}", inner)
+    return found
+
+
+def test_run_config() -> None:
+    found = read_run_settings(
+        {
+            "recipe": "digits",
+            "rounds": 3,
+            "settings": "local.momentum=0.9 server.keep=3",
+            "out": "x",
+        }
+    )
+    assert (found.config.rounds, found.config.local.momentum) == (3, 0.9)
+    assert found.config.server.keep == 3
+    assert found.out == Path("x")
+    with pytest.raises(ConfigError, match="which run"):
+        read_run_settings({"resume": True})
+    with pytest.raises(ConfigError, match="not a setting"):
+        read_run_settings({"local.epoch": 1})
+
+
+def test_keys(tmp_path: Path) -> None:
+    run(
+        "keys", str(tmp_path / "k"), "--host", "fl.example.org", "--host", "10.0.0.1", "--node", "a"
+    )
+    certificate = x509.load_pem_x509_certificate((tmp_path / "k" / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    authority = x509.load_pem_x509_certificate((tmp_path / "k" / "ca.crt").read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    for secret in ("server.key", "a"):
+        assert stat.S_IMODE((tmp_path / "k" / secret).stat().st_mode) == 0o600
+    load_ssh_public_key((tmp_path / "k" / "a.pub").read_bytes())
+    with pytest.raises(RunError, match="exists"):
+        run("keys", str(tmp_path / "k"), "--host", "other")
+
+
+def test_simulate_wants_an_app(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is no Flower app"):
+        run("simulate", str(tmp_path))
