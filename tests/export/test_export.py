@@ -27,7 +27,7 @@ def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cifar10"
     settings: dict[str, Any] = {
         "rounds": 3,
-        "model": {"name": "resnet20", "method": "nefl-wd"},
+        "model": {"name": "resnet8", "method": "nefl-wd"},
         "data": {
             "name": "cifar10",
             "root": str(root),
