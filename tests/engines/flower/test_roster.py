@@ -77,7 +77,8 @@ def test_nodes_are_the_clients_they_say() -> None:
 def test_a_node_that_claims_anothers_number_is_turned_away() -> None:
     nodes = {1: {"partition-id": 0}, 2: {"partition-id": 0}, 3: {"partition-id": 9}}
     found, _, notes = roster({**nodes, 4: {"silent": True}, 5: {"partition-id": 3}})
-    assert found.present() == [0, 3]
+    for _ in range(3):
+        assert found.present() == [0, 3]
     reasons = {e["node"]: e["reason"] for e in notes if e["event"] == "refused"}
     assert "that is another node" in reasons["2"]
     assert "client 9, expected 0 to 3" in reasons["3"]

@@ -5,6 +5,7 @@ loopback, insecure or with TLS and node keys as on real machines.
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -126,6 +127,33 @@ class Loopback:
                 f"num-supernodes={nodes} client-resources-num-cpus=1",
             ]
         return self.start(name, command)
+
+    def wait(self, name: str = "run", limit: float = 3600.0) -> None:
+        """Wait until the newest run is over.
+
+        Raises:
+            RunError: if it failed, or is not over after so many seconds.
+        """
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            # The stream of its log may break off before the run does: only the SuperLink knows.
+            if not self.alive(name):
+                status, details = self.status()
+                if status == "finished:completed":
+                    return
+                if status.startswith("finished"):
+                    raise RunError(f"the run is {status}: {details}; see {self.log(name)}")
+            time.sleep(2)
+        raise RunError(f"the run is not over after {limit:g} s; see {self.log(name)}")
+
+    def status(self) -> tuple[str, str]:
+        """Return the SuperLink's word on the newest run, and the reason; empty if it has none."""
+        done = self._call(["flwr", "ls", CONNECTION, "--limit", "1", "--format", "json"])
+        try:
+            run = json.loads(done.stdout)["runs"][0]
+            return str(run["status"]), str(run["status-details"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            return "", done.stdout[-200:]
 
     def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a program in a session of its own; its output goes to a log file."""

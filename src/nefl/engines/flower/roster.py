@@ -25,6 +25,9 @@ from nefl.server.devices import BACKWARD
 
 _LOOK_SECONDS = 0.5
 
+QUERIES = 3
+"""How often a node is asked that fails at the query, before it is turned away."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -72,6 +75,7 @@ class NodeRoster:
         self._note = note
         self._members: dict[int, Member] = {}
         self._asked: dict[int, str] = {}
+        self._failed: dict[int, int] = {}
         self._refused: set[int] = set()
         self._names: dict[int, str] = {}
         self._complete = False
@@ -166,14 +170,16 @@ class NodeRoster:
         if node is None:
             return None
         del self._asked[node]
-        if reply.has_error():
-            self._refuse(node, "", f"it failed at the query: {reply.error.reason}"[:500])
-            return None
         try:
-            return node, read_capability(reply.content)
+            if not reply.has_error():
+                return node, read_capability(reply.content)
+            reason = f"it failed at the query: {reply.error.reason}"[:500]
         except UpdateError as error:
-            self._refuse(node, "", str(error))
-            return None
+            reason = str(error)
+        self._failed[node] = self._failed.get(node, 0) + 1
+        if self._failed[node] == QUERIES:
+            self._refuse(node, "", reason)
+        return None
 
     def _admit(self, node: int, name: str, entry: NodeEntry, capability: Capability) -> None:
         try:
