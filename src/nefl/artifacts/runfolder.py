@@ -52,13 +52,15 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path}: cannot be made ({error.strerror})") from None
-        with _lock(path):
+        with _lock(path) as lock:
             # A start that was killed may have left its lock and a part of its first file.
             taken = [p for p in path.iterdir() if p.name != LOCK and p.suffix != ".part"]
             if taken:
                 hint = "resume it" if (path / CONFIG).exists() else "it is not empty"
                 raise RunError(f"{path}: exists; {hint}, or give another folder")
             write_json(path / CONFIG, config.to_dict())
+            # Not by closing alone: a program that another thread is just starting has the file too.
+            fcntl.flock(lock, fcntl.LOCK_UN)
         return cls(path)
 
     @property
@@ -133,6 +135,7 @@ class RunFolder:
             with suppress(OSError):  # a full disk has been reported when the line was written
                 log.close()
         if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_UN)
             lock.close()
 
     def check_identity(self, identity: Mapping[str, str]) -> None:

@@ -53,7 +53,7 @@ def simulate(
     ] = None,
     limit: Annotated[float, typer.Option(help="Seconds the run may take.")] = 7 * 86400.0,
     home: Annotated[
-        Path | None, typer.Option(help="Flower's own folder; .flower in the app if left out.")
+        Path | None, typer.Option(help="Flower's own folder; .flwr in the app if left out.")
     ] = None,
 ) -> None:
     """Run an app over simulated nodes, with a SuperLink that ends with the run."""
@@ -62,7 +62,7 @@ def simulate(
 
     given: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     count = nodes or given.get("clients.count") or _clients(folder)
-    place = home or folder / ".flower"
+    place = home or folder / ".flwr"
     with terminate_as_interrupt(), Loopback(place, simulation=True) as loopback:
         loopback.start_server()
         run = loopback.run(folder, given, nodes=int(count))

@@ -149,6 +149,7 @@ def write_app(folder: Path, recipe: str, config: RunConfig) -> list[Path]:
         folder / "pyproject.toml": _PYPROJECT.format(**words),
         folder / "README.md": _README.format(**words),
         folder / "LICENSE": _LICENSE,
+        folder / ".gitignore": ".flwr/\nruns/\n",  # Flower packs what git would
         folder / "nodes.toml": _NODES,
         package / "__init__.py": '"""Nested submodels on Flower."""\n',
         package / "server_app.py": _SERVER,
