@@ -39,7 +39,7 @@ def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return partitions[key]
 
     monkeypatch.setattr("nefl.setting.family_of", family)
-    monkeypatch.setattr("nefl.setting.partition_clients", partition)
+    monkeypatch.setattr("nefl.data.dealing.partition_clients", partition)
 
 
 @pytest.mark.parametrize("model", MODELS)
