@@ -119,8 +119,9 @@ class Loopback:
     ) -> "subprocess.Popen[bytes]":
         """Start a run of an app; its log is streamed into a file."""
         command = ["flwr", "run", str(app), CONNECTION, "--stream"]
-        for key, value in settings.items():
-            command += ["--run-config", f"{key}={_toml(value)}"]
+        # In one text: of several, Flower forgets all but the last key of a section.
+        given = " ".join(f"{key}={_toml(value)}" for key, value in settings.items())
+        command += ["--run-config", given] if given else []
         if self.simulation:
             command += [
                 "--federation-config",
