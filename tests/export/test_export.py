@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nefl
+from nefl.config_reading import with_settings
 from nefl.errors import ConfigError, RunError
 from nefl.export.formats import FORMATS, open_model
 from nefl.export.source import open_run, predict_batches
@@ -179,3 +180,14 @@ def test_a_card_is_plain_json(digits_run: Path, tmp_path: Path) -> None:
         card = json.loads(file.metadata()["nefl"])
     assert card["class_names"] == list("0123456789")
     assert card["submodels"][0]["number"] == 1
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "fjord-od", "depthfl-sd", "scalefl-sd"])
+def test_other_methods(quick: dict[str, Any], method: str, tmp_path: Path) -> None:
+    changes = {"model.method": method, "model.ratios": [0.3, 0.6, 1.0], "rounds": 1}
+    trained = nefl.train(with_settings(quick, changes), tmp_path / "run").path
+    done = nefl.export_submodel(
+        trained, tmp_path / "a.onnx", submodel=2, format_name="onnx", images=100, measure=False
+    )
+    assert done.comparison.difference < 1e-4
+    assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)

@@ -80,3 +80,13 @@ def test_the_widest_net_has_no_norms_of_its_own() -> None:
     module = build(3)
     assert not any(isinstance(child, nn.BatchNorm2d) for child in module.net.modules())
     assert len(list(module.parameters())) == len({id(p) for p in module.parameters()})
+
+
+def test_it_can_be_had_as_a_plain_net() -> None:
+    module = build(3).eval()
+    plain = module.plain()
+    assert not isinstance(plain, OrderedDropout)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(IMAGES), module(IMAGES), rtol=0, atol=0)
+        next(plain.parameters()).zero_()
+        assert not torch.equal(plain(IMAGES), module(IMAGES)), "its tensors are copies"

@@ -15,6 +15,7 @@ from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.runfolder import find_checkpoint, stored_config
 from nefl.data import make_transform, subset
 from nefl.engines.site import Site, augmentation
+from nefl.models.ordered_dropout import OrderedDropout
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
@@ -40,9 +41,10 @@ class Source:
         return self.setting.site()
 
     def submodel(self, number: int) -> nn.Module:
-        """Return a submodel with all that evaluation measures for it."""
+        """Return a submodel with all that evaluation measures for it, as a plain network."""
         tensors = extract(self.state, self.setting.family, number)
-        return copy.deepcopy(self._site.ready(number, tensors))
+        module = self._site.ready(number, tensors)
+        return module.plain() if isinstance(module, OrderedDropout) else copy.deepcopy(module)
 
     def describe(self, number: int) -> SubmodelCard:
         """Return what a submodel is and costs."""

@@ -48,13 +48,24 @@ class OrderedDropout(nn.Module):
         if self.training and not x.is_meta:
             number = 1 + int(torch.randint(number, ()))
         body = self._bodies[number - 1].train(self.training)
+        return functional_call(body, self._tensors(number), (x,))  # type: ignore[no-any-return]
+
+    def plain(self) -> nn.Module:
+        """Return the widest net as an ordinary module, with copies of its tensors."""
+        number = len(self._bodies)
+        net = deepcopy(self._bodies[-1]).to_empty(device=next(self.parameters()).device)
+        net.load_state_dict(self._tensors(number))
+        return net.train(self.training)
+
+    def _tensors(self, number: int) -> dict[str, Tensor]:
+        """Return the tensors of the net of a width: its own norms, and corners of the rest."""
         norms = self.norms[str(number)].state_dict(keep_vars=True)
         tensors = {}
-        for name, like in body.state_dict().items():
+        for name, like in self._bodies[number - 1].state_dict().items():
             path, _, leaf = name.rpartition(".")
             own = norms.get(f"{_key(path)}.{leaf}")
             tensors[name] = self._corner(name, like) if own is None else own
-        return functional_call(body, tensors, (x,))  # type: ignore[no-any-return]
+        return tensors
 
     def _corner(self, name: str, like: Tensor) -> Tensor:
         return self.net.get_parameter(name)[tuple(slice(size) for size in like.shape)]
