@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from tests.report.conftest import MakeRun, round_line
 
 from nefl.report.content import pack, script_json
@@ -17,6 +17,10 @@ from nefl.report.runs import read_runs
 from nefl.training import train
 
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
+
+
+WAIT = 60_000
+"""Milliseconds; a busy machine takes its time."""
 
 
 class Opened:
@@ -75,11 +79,12 @@ def test_one_trained_run_has_every_figure(
     summary = page.locator("summary", has_text="Step sizes as a table")
     summary.focus()
     page.keyboard.press("Enter")
-    assert page.locator("[data-table] table").first.locator("tr").count() > 5
+    row = page.locator("[data-table] table").first.locator("tr").nth(5)
+    expect(row).to_be_attached(timeout=WAIT)
     budget = page.locator("#budget")
     budget.focus()
     page.keyboard.press("End")
-    assert "submodel" in page.inner_text("#budget-picks")
+    expect(page.locator("#budget-picks")).to_contain_text("submodel", timeout=WAIT)
     opened.check()
 
 
@@ -161,7 +166,8 @@ def test_a_study_run_on_cifar10(
     quick["partition"] = {"kind": "dirichlet"}
     train(quick | {"rounds": 2}, tmp_path / "real")
     opened = Opened(page, write(tmp_path / "report.html", tmp_path / "real"))
-    assert page.locator("[data-figure=labels] svg").get_by_text("airplane").count() >= 1
+    named = page.locator("[data-figure=labels] svg").get_by_text("airplane").first
+    expect(named).to_be_attached(timeout=WAIT)
     opened.check()
 
 
