@@ -1,0 +1,32 @@
+"""The configuration of a run: one tree of frozen dataclasses with their defaults."""
+
+from nefl.config.federation import (
+    ClientsConfig,
+    DeviceConfig,
+    EngineConfig,
+    FlowerConfig,
+    ServerConfig,
+)
+from nefl.config.learning import (
+    DataConfig,
+    LocalConfig,
+    ModelConfig,
+    PartitionConfig,
+    ScheduleConfig,
+)
+from nefl.config.run import PublishedConfig, RunConfig
+
+__all__ = [
+    "ClientsConfig",
+    "DataConfig",
+    "DeviceConfig",
+    "EngineConfig",
+    "FlowerConfig",
+    "LocalConfig",
+    "ModelConfig",
+    "PartitionConfig",
+    "PublishedConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "ServerConfig",
+]

@@ -1,0 +1,195 @@
+"""Who takes part, what the server does, and what carries tasks between them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nefl.config.checks import Part, require
+
+
+@dataclass(frozen=True)
+class DeviceConfig(Part):
+    """A kind of device.
+
+    Attributes:
+        name: what it is called in reports.
+        share: how common it is, relative to the others.
+        memory: bytes that training may take.
+        macs_per_second: multiply-accumulates it computes in a second.
+        bandwidth: bytes it sends or receives in a second.
+    """
+
+    name: str
+    memory: float
+    macs_per_second: float
+    bandwidth: float
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse devices that cannot exist."""
+        for key in ("memory", "macs_per_second", "bandwidth", "share"):
+            require(getattr(self, key) > 0, f"device {self.name!r}: {key} must be above 0")
+
+
+@dataclass(frozen=True)
+class ClientsConfig(Part):
+    """Who takes part, and what each can do.
+
+    Attributes:
+        count: clients in the population.
+        per_round: clients in a cohort.
+        capability: `tiers`, the paper's rule; `fixed`, always the submodel of one's tier; or
+            `devices`, the largest submodel that fits the device in this round.
+        spread: for `tiers`, how far a client strays from its tier.
+        devices: for `devices`, the kinds of device.
+        fluctuation: for `devices`, how much memory, speed and bandwidth vary from round to
+            round: the standard deviation of their logarithm.
+        deadline: for `devices`, seconds in which a client wants to be done with a round.
+    """
+
+    count: int = 100
+    per_round: int = 10
+    capability: Literal["tiers", "fixed", "devices"] = "tiers"
+    spread: int = 2
+    devices: tuple[DeviceConfig, ...] = ()
+    fluctuation: float = 0.3
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse cohorts that cannot be drawn."""
+        require(self.count >= 1, f"clients.count is {self.count}: give 1 or more")
+        require(
+            1 <= self.per_round <= self.count,
+            f"clients.per_round is {self.per_round}: give 1 to clients.count, {self.count}",
+        )
+        require(self.spread >= 0, f"clients.spread is {self.spread}: give 0 or more")
+        require(
+            0 <= self.fluctuation <= 3,
+            f"clients.fluctuation is {self.fluctuation}: give a number from 0 to 3",
+        )
+        require(
+            (self.capability == "devices") == bool(self.devices),
+            "clients.devices belongs to capability 'devices', and that needs at least one",
+        )
+        require(self.deadline is None or self.deadline > 0, "clients.deadline must be above 0")
+
+
+@dataclass(frozen=True)
+class ServerConfig(Part):
+    """What the server does in and between rounds.
+
+    Attributes:
+        weighting: whether clients count equally (as in the paper) or by their examples.
+        quorum: the share of a cohort's updates without which a round does not count.
+        attempts: how often a round is tried before the run stops.
+        evaluate_every: rounds between evaluations of all submodels; the last round always is.
+        checkpoint_every: rounds between checkpoints; the last round always has one.
+        keep: how many checkpoints are kept besides the best.
+        recalibrate: whether every evaluation first measures batch norms anew over all clients'
+            training data, instead of using what clients tracked and the server averaged. It
+            changes no weights. Static norms are measured in any case.
+        average: `mean`, or one that outvotes a few wrong clients at every element: `median` or
+            `trimmed-mean`, over those who hold it.
+        trim: for `trimmed-mean`, the share of holders left out at each end.
+        min_holders: for those two, how many must hold an element for it to change.
+        norm_limit: an update that moves its weights this many times as far as the median of its
+            cohort is refused; no limit if left out.
+        clip_update: the largest root mean square of an update's movement; a larger one is scaled
+            down to it. No limit if left out.
+    """
+
+    weighting: Literal["equal", "examples"] = "equal"
+    quorum: float = 0.5
+    attempts: int = 3
+    evaluate_every: int = 10
+    checkpoint_every: int = 10
+    keep: int = 2
+    recalibrate: bool = False
+    average: Literal["mean", "median", "trimmed-mean"] = "mean"
+    trim: float = 0.2
+    min_holders: int = 1
+    norm_limit: float | None = None
+    clip_update: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would never evaluate, save or finish."""
+        _check_average(self)
+        require(0 < self.quorum <= 1, f"server.quorum is {self.quorum}: give above 0, at most 1")
+        for key in ("attempts", "evaluate_every", "checkpoint_every", "keep"):
+            require(getattr(self, key) >= 1, f"server.{key}: give 1 or more")
+
+
+def _check_average(server: ServerConfig) -> None:
+    require(
+        server.average == "mean" or server.weighting == "equal",
+        f"server.average {server.average!r} counts heads; set server.weighting to 'equal'",
+    )
+    require(0 < server.trim < 0.5, f"server.trim is {server.trim}: give above 0, below 0.5")
+    require(server.min_holders >= 1, f"server.min_holders is {server.min_holders}: give 1 or more")
+    require(
+        server.min_holders == 1 or server.average != "mean",
+        "server.min_holders belongs to server.average 'median' or 'trimmed-mean'",
+    )
+    require(
+        server.norm_limit is None or server.norm_limit >= 1,
+        f"server.norm_limit is {server.norm_limit}: give 1 or more; half of all clients move "
+        "further than the median",
+    )
+    require(server.clip_update is None or server.clip_update > 0, "server.clip_update: above 0")
+
+
+@dataclass(frozen=True)
+class FlowerConfig(Part):
+    """How the Flower engine deals with its nodes; the other engines leave it alone.
+
+    Attributes:
+        deadline: seconds in which a round's replies must be there.
+        patience: seconds to wait for nodes: for the whole population before the first round, for
+            enough of them to make a quorum before the others.
+        poll: seconds between two looks for replies.
+        choice: `server` sends a client the one submodel it was given; `client` sends the whole
+            global model and lets the client choose.
+        measure: whether nodes of which nothing is known time the submodels when they join.
+        registry: the operator's file of nodes, a path on the server.
+    """
+
+    deadline: float = 3600.0
+    patience: float = 300.0
+    poll: float = 0.2
+    choice: Literal["server", "client"] = "server"
+    measure: bool = False
+    registry: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse times that cannot be waited."""
+        for key in ("deadline", "patience", "poll"):
+            value = getattr(self, key)
+            require(0 < value <= 1e6, f"engine.flower.{key} is {value}: give seconds above 0")
+
+
+@dataclass(frozen=True)
+class EngineConfig(Part):
+    """What carries tasks to clients. Only `device` and `threads` touch the result: its last bits.
+
+    Attributes:
+        name: `serial` or `workers`; `auto` takes workers where there is more than one core and
+            no CUDA device. Inside a Flower app it is `flower`, whatever stands here.
+        workers: processes; if 0, as many as the cores allow with that many threads each.
+        device: `cpu`, `cuda`, or `auto`, which takes CUDA where there is one.
+        threads: torch threads of each process.
+        flower: how the Flower engine deals with its nodes.
+    """
+
+    name: Literal["auto", "serial", "workers"] = "auto"
+    workers: int = 0
+    device: str = "auto"
+    threads: int = 1
+    flower: FlowerConfig = field(default_factory=FlowerConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of processes that cannot be started."""
+        require(0 <= self.workers <= 1024, f"engine.workers is {self.workers}: give 0 to 1024")
+        require(1 <= self.threads <= 1024, f"engine.threads is {self.threads}: give 1 to 1024")
+        require(
+            self.name != "serial" or not self.workers,
+            f"engine.workers is {self.workers}: the serial engine has none; leave it out",
+        )

@@ -1,0 +1,64 @@
+"""A complete run: one tree of frozen dataclasses with their defaults."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nefl.config.checks import Part, require
+from nefl.config.federation import ClientsConfig, EngineConfig, ServerConfig
+from nefl.config.learning import (
+    DataConfig,
+    LocalConfig,
+    ModelConfig,
+    PartitionConfig,
+    ScheduleConfig,
+)
+
+
+@dataclass(frozen=True)
+class PublishedConfig(Part):
+    """What others reported for this run, to set beside what comes out of it.
+
+    Attributes:
+        worst: top-1 accuracy of the smallest submodel, in percent as printed.
+        average: mean top-1 accuracy of all submodels, likewise.
+        source: where it stands, such as a table of the paper.
+    """
+
+    worst: float | None = None
+    average: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class RunConfig(Part):
+    """A complete run.
+
+    Attributes:
+        about: what the run is, for people.
+        seed: where everything random comes from.
+        rounds: rounds to train.
+    """
+
+    about: str = ""
+    seed: int = 0
+    rounds: int = 500
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    clients: ClientsConfig = field(default_factory=ClientsConfig)
+    local: LocalConfig = field(default_factory=LocalConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    published: PublishedConfig = field(default_factory=PublishedConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse runs without end or beginning."""
+        require(0 <= self.seed < 2**63, f"seed is {self.seed}: give 0 or more")
+        require(1 <= self.rounds <= 10**7, f"rounds is {self.rounds}: give 1 to 10000000")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tree as plain values, ready for JSON."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return plain
