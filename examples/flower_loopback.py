@@ -39,11 +39,12 @@ import os
 import signal
 import time
 
-import numpy as np
-from flwr.app import Array, Context, Message
+import torch
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from safetensors.torch import load, save
 
-from nefl.engines.flower.messages import ANSWER, ARRAYS, read_order
+from nefl.engines.flower.messages import ANSWER, ARRAYS, WEIGHTS, read_order
 from nefl.engines.flower.site_client import site_client
 
 honest = site_client()
@@ -73,19 +74,20 @@ def train(message: Message, context: Context) -> Message:
 
 
 def lie(reply: Message, number: int) -> None:
-    arrays = reply.content.array_records[ARRAYS]
-    weights = arrays["fc.weight"].numpy()
+    packed = reply.content.array_records[ARRAYS][WEIGHTS]
+    tensors = load(packed.data)
     if number == 1:
-        arrays["fc.height"] = arrays.pop("fc.weight")
+        tensors["fc.height"] = tensors.pop("fc.weight")
     elif number == 2:
-        arrays["fc.weight"] = Array(np.zeros((3, 3), np.float32))
+        tensors["fc.weight"] = torch.zeros(3, 3)
     elif number == 3:
-        arrays["fc.weight"] = Array(np.full_like(weights, np.nan))
+        tensors["fc.weight"] += torch.nan
     elif number == 4:
-        arrays["fc.weight"] = Array(weights * np.float32(1e6))
+        tensors["fc.weight"] *= 1e6
     else:
         answer = reply.content.config_records[ANSWER]
         answer["task"] = json.dumps({**json.loads(answer["task"]), "submodel": 5})
+    packed.data = save(tensors)
 '''
 
 

@@ -9,15 +9,17 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from torch import Tensor
 
 import nefl
 from nefl.artifacts.runfolder import read_log
 from nefl.config_reading import config_from, with_settings
 from nefl.data import load_dataset
 from nefl.engines.flower.mailbox import Grid
-from nefl.engines.flower.messages import ANSWER, ARRAYS, METRICS
+from nefl.engines.flower.messages import ANSWER, ARRAYS, FORMAT, METRICS, WEIGHTS, from_arrays
 from nefl.engines.flower.site_client import _partition
 from nefl.flower import connect_to, serve, site_client
 from nefl.nesting.profile import profile_family
@@ -74,36 +76,39 @@ def test_a_message_has_only_its_submodel(few: Settings, tmp_path: Path) -> None:
     trained = [m for m in grid.sent if m.metadata.message_type == "train"][:5]
     for message, submodel in zip(trained, [5, 4, 3, 2, 1], strict=True):
         layout = result.family.layout(submodel)
-        arrays = message.content.array_records[ARRAYS]
-        assert {n: a.shape for n, a in arrays.items()} == {n: i.shape for n, i in layout.items()}
+        tensors = from_arrays(message.content.array_records[ARRAYS], layout)
+        assert {n: t.shape for n, t in tensors.items()} == {n: i.shape for n, i in layout.items()}
     wire = events(tmp_path / "run", "wire")[0]
     weights = next(e for e in read_log(tmp_path / "run") if e["event"] == "round")
     assert weights["bytes_down"] < wire["bytes_down"] < weights["bytes_down"] * 1.3
 
 
-def _arrays(reply: Message) -> ArrayRecord:
-    return cast("ArrayRecord", reply.content[ARRAYS])
+def _spoil(reply: Message, change: Callable[[dict[str, Tensor]], object]) -> Message:
+    """Change the tensors of a reply."""
+    tensors = safetensors.torch.load(_packed(reply).data)
+    change(tensors)
+    return _pack(reply, safetensors.torch.save(tensors))
+
+
+def _packed(reply: Message) -> Array:
+    return reply.content.array_records[ARRAYS][WEIGHTS]
+
+
+def _pack(reply: Message, data: bytes, stype: str = FORMAT) -> Message:
+    reply.content[ARRAYS] = ArrayRecord({WEIGHTS: Array("uint8", (len(data),), stype, data)})
+    return reply
 
 
 def _wrong_names(reply: Message) -> Message:
-    _arrays(reply)["conv9.weight"] = _arrays(reply).pop("conv1.weight")
-    return reply
-
-
-def _wrong_shape(reply: Message) -> Message:
-    _arrays(reply)["fc.bias"] = Array(np.zeros(11, np.float32))
-    return reply
-
-
-def _nan(reply: Message) -> Message:
-    _arrays(reply)["fc.bias"] = Array(np.full(10, np.nan, np.float32))
-    return reply
+    return _spoil(reply, lambda t: t.update({"conv9.weight": t.pop("conv1.weight")}))
 
 
 def _huge(reply: Message) -> Message:
-    big = torch.from_numpy(_arrays(reply)["fc.weight"].numpy().copy()) * 1e6
-    _arrays(reply)["fc.weight"] = Array(big.numpy())
-    return reply
+    return _spoil(reply, lambda t: t["fc.weight"].mul_(1e6))
+
+
+def _bias(reply: Message, bias: Tensor) -> Message:
+    return _spoil(reply, lambda t: t.update({"fc.bias": bias}))
 
 
 def _raises(reply: Message) -> Message:
@@ -120,15 +125,13 @@ def _task(reply: Message, **changes: int) -> Message:
 
 def _bomb(reply: Message) -> Message:
     """A header that promises a terabyte in a hundred bytes."""
-    head = b"\x93NUMPY\x01\x00\x76\x00"
-    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }"
-    data = head + text.ljust(0x75) + b"\n"
-    _arrays(reply)["fc.bias"] = Array("float32", (10,), "numpy.ndarray", data)
-    return reply
+    head = {"fc.bias": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
+    text = json.dumps(head).encode()
+    return _pack(reply, len(text).to_bytes(8, "little") + text)
 
 
-def _too_many_bytes(reply: Message) -> Message:
-    _arrays(reply)["fc.bias"] = Array(np.zeros(10**6, np.float32))
+def _more_arrays(reply: Message) -> Message:
+    reply.content.array_records[ARRAYS]["more"] = Array(np.zeros(3, np.float32))
     return reply
 
 
@@ -155,15 +158,18 @@ def _empty(reply: Message) -> Message:
 FAULTS: dict[str, tuple[Callable[[Message], Message | None], str]] = {
     "raises": (_raises, "ZeroDivisionError"),
     "names": (_wrong_names, "lacks conv1.weight and has unexpected 'conv9.weight'"),
-    "shape": (_wrong_shape, "fc.bias has shape (11,), not (10,)"),
-    "nan": (_nan, "fc.bias has values that are not finite"),
+    "shape": (lambda r: _bias(r, torch.zeros(11)), "fc.bias has shape (11,), not (10,)"),
+    "dtype": (lambda r: _bias(r, torch.zeros(10).half()), "fc.bias has dtype torch.float16"),
+    "nan": (lambda r: _bias(r, torch.full((10,), torch.nan)), "fc.bias has values that are not"),
     "norm": (_huge, "times the cohort's median"),
     "claim": (lambda reply: _task(reply, submodel=5), "claims submodel 5, was allowed 1 to 2"),
     "zero": (lambda reply: _task(reply, submodel=0), "claims submodel 0, was allowed 1 to 2"),
     "round": (lambda reply: _task(reply, round_number=7), "its answer is to round 7"),
     "client": (lambda reply: _task(reply, client=4), "it was given TrainTask"),
-    "bomb": (_bomb, "fc.bias has shape (1000000000000,), not (10,)"),
-    "bytes": (_too_many_bytes, "fc.bias comes as 4000128 bytes"),
+    "bomb": (_bomb, "its weights are no safetensors"),
+    "bytes": (lambda r: _bias(r, torch.zeros(10**6)), "expected at most"),
+    "pickle": (lambda r: _pack(r, b"\x80\x04.", "pickle"), "3 bytes of 'pickle'"),
+    "arrays": (_more_arrays, "has arrays ['weights', 'more'], not 'weights' alone"),
     "negative": (_no_examples, "-3 examples"),
     "boast": (_many_examples, "1000000000000 examples"),
     "node": (_another_node, "comes from another node, 5"),

@@ -1,36 +1,37 @@
 """What stands in a message: tasks, tensors and answers as Flower's records, and back.
 
-Whatever comes in is somebody else's: sizes, shapes and dtypes are compared with the family's layout
-before any of it is given memory, and nothing is ever unpickled.
+Whatever comes in is somebody else's: its size is compared with the family's layout before any of it
+is given memory, then names, shapes and dtypes. Nothing is ever unpickled.
 """
 
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-import torch
+import safetensors.torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nefl.errors import UpdateError
-from nefl.nesting.spec import Family, Layout, TensorInfo
+from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
 ARRAYS, ORDER, ANSWER, METRICS = "arrays", "nefl-order", "nefl-answer", "metrics"
 EXAMPLES = "num-examples"
 CAPABILITY = "query.capability"
 
+WEIGHTS, FORMAT = "weights", "safetensors"
+"""The one array of a record, and how it holds the tensors."""
+
 HEADER_BYTES = 1024
-"""What a tensor's header may take in a message; NumPy's own take 128."""
+"""What a tensor's name, shape and dtype may take in a message."""
 
 MAX_METRICS = 64
 """Numbers that a client may report besides its weights."""
 
-_FORMAT = "numpy.ndarray"
 _TASK = TypeAdapter(TrainTask)
 
 
@@ -83,14 +84,13 @@ def read_order(content: RecordDict) -> Order:
 
 
 def to_arrays(tensors: Tensors) -> ArrayRecord:
-    """Write tensors by name."""
-    return ArrayRecord({name: Array(_as_numpy(tensor)) for name, tensor in tensors.items()})
+    """Write tensors by name.
 
-
-def _as_numpy(tensor: Tensor) -> "np.ndarray[Any, np.dtype[Any]]":
-    plain = tensor.detach().cpu().contiguous()
-    # NumPy has no bfloat16: its bits travel as integers, and the layout says what they are.
-    return (plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain).numpy()
+    All of them make one array: the SuperLink keeps accounts of every array of every message, which
+    takes longer than carrying the bytes.
+    """
+    data = safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    return ArrayRecord({WEIGHTS: Array("uint8", (len(data),), FORMAT, data)})
 
 
 def from_arrays(record: ArrayRecord, layout: Layout) -> dict[str, Tensor]:
@@ -99,43 +99,34 @@ def from_arrays(record: ArrayRecord, layout: Layout) -> dict[str, Tensor]:
     Raises:
         UpdateError: naming the tensor that is missing, unexpected, or not what it should be.
     """
-    if record.keys() != layout.keys():
-        missing = [name for name in layout if name not in record]
-        extra = [name for name in record if name not in layout]
-        named = [f"lacks {missing[0]}"] * bool(missing) + [
-            f"has unexpected {extra[0]!r:.80}"
-        ] * bool(extra)
-        raise UpdateError(" and ".join(named))
-    return {name: _read_tensor(name, record[name], info) for name, info in layout.items()}
-
-
-def _read_tensor(name: str, array: Array, info: TensorInfo) -> Tensor:
-    dtype = torch.int16 if info.dtype is torch.bfloat16 else info.dtype
-    wanted = torch.empty(0, dtype=dtype).numpy().dtype
-    if array.stype != _FORMAT or len(array.data) > info.nbytes + HEADER_BYTES:
+    if list(record) != [WEIGHTS]:
+        raise UpdateError(f"has arrays {str(list(record))[:80]}, not {WEIGHTS!r} alone")
+    packed = record[WEIGHTS]
+    most = sum(info.nbytes for info in layout.values()) + HEADER_BYTES * (len(layout) + 1)
+    if packed.stype != FORMAT or len(packed.data) > most:
         raise UpdateError(
-            f"{name} comes as {len(array.data)} bytes of {array.stype!r:.40}, expected at most "
-            f"{info.nbytes + HEADER_BYTES} of {_FORMAT}"
+            f"its weights come as {len(packed.data)} bytes of {packed.stype!r:.40}, "
+            f"expected at most {most} of {FORMAT}"
         )
-    stream = io.BytesIO(array.data)
     try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0
-        if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
-        shape, by_column, found = read(stream, max_header_size=HEADER_BYTES)
-    except (ValueError, SyntaxError, TypeError, EOFError, RecursionError) as error:
-        raise UpdateError(f"{name} is no NumPy array ({str(error)[:80]})") from None
-    if shape != info.shape:
-        raise UpdateError(f"{name} has shape {str(shape)[:80]}, not {info.shape}")
-    if found != wanted:
-        raise UpdateError(f"{name} has dtype {str(found)[:40]}, not {wanted}")
-    if len(array.data) - stream.tell() != info.nbytes:
-        raise UpdateError(f"{name} has {len(array.data) - stream.tell()} bytes, not {info.nbytes}")
-    flat = np.frombuffer(array.data, wanted, offset=stream.tell())
-    values = flat.reshape(info.shape, order="F" if by_column else "C").copy(order="C")
-    tensor = torch.from_numpy(values)
-    return tensor.view(torch.bfloat16) if info.dtype is torch.bfloat16 else tensor
+        tensors = safetensors.torch.load(packed.data)
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+        raise UpdateError(f"its weights are no {FORMAT} ({str(error)[:80]})") from None
+    _compare(tensors, layout)
+    return {name: tensors[name] for name in layout}
+
+
+def _compare(tensors: Tensors, layout: Layout) -> None:
+    if tensors.keys() != layout.keys():
+        missing = [f"lacks {name}" for name in layout if name not in tensors]
+        extra = [f"has unexpected {name!r:.80}" for name in tensors if name not in layout]
+        raise UpdateError(" and ".join(missing[:1] + extra[:1]))
+    for name, info in layout.items():
+        shape, dtype = tuple(tensors[name].shape), tensors[name].dtype
+        if shape != info.shape:
+            raise UpdateError(f"{name} has shape {str(shape)[:80]}, not {info.shape}")
+        if dtype is not info.dtype:
+            raise UpdateError(f"{name} has dtype {dtype}, not {info.dtype}")
 
 
 def state_layout(family: Family) -> Layout:
