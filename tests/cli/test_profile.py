@@ -1,12 +1,12 @@
 import json
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.cli.profile import show_blocks, show_bytes, show_count
+
+from .conftest import run
 
 FIELDS = {
     "index",
@@ -22,16 +22,6 @@ FIELDS = {
     "train_memory_bytes",
     "payload_bytes",
 }
-
-
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "nefl", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_json_for_programs() -> None:

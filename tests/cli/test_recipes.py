@@ -1,8 +1,6 @@
 """`nefl recipes` and `nefl train --dry-run`, as a person and as a program would use them."""
 
 import json
-import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
@@ -14,16 +12,7 @@ from nefl.cli.dry_run import show_work
 from nefl.config_reading import config_from
 from nefl.recipes import load_recipe, recipe_names
 
-
-def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "nefl", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        cwd=cwd,
-    )
+from .conftest import run
 
 
 def listed(*arguments: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The commands that train, tried as a person and as a program would."""
 
 import json
-import subprocess
-import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,7 @@ import pytest
 from nefl.cli.progress import show_duration
 from nefl.training import claim_folder
 
-
-def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "nefl", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        cwd=cwd,
-    )
+from .conftest import run
 
 
 @pytest.fixture
@@ -119,3 +109,7 @@ def test_free_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_durations_for_people() -> None:
     assert [show_duration(s) for s in (5, 65, 3700)] == ["5 s", "1 min 05 s", "1 h 01 min"]
+
+
+def test_the_version_is_told() -> None:
+    assert run("--version").stdout == f"nefl {version('nefl')}\n"

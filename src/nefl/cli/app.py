@@ -1,6 +1,8 @@
 """The command line itself, and what every command does with an error."""
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -35,8 +37,21 @@ for command in (*_TRAINING, *_LOOKING, *_USING):
 app.add_typer(flower, name="flower")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"nefl {version('nefl')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and end."
+        ),
+    ] = False,
+) -> None:
     """Keep `nefl` a group of commands."""
 
 
