@@ -26,7 +26,7 @@ def run(quick: dict[str, Any], tmp_path: Path) -> Path:
 
 
 def test_report_plot_and_watch(run: Path, tmp_path: Path) -> None:
-    assert "1 runs" in invoke("report", run, "-o", tmp_path / "page.html")
+    assert "1 run)" in invoke("report", run, "-o", tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     invoke("plot", run, "--figure", "step-sizes", "-o", tmp_path / "steps.svg")
     assert (tmp_path / "steps.svg").read_text().startswith("<svg")

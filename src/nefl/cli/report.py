@@ -25,4 +25,5 @@ def report(
         typer.echo(f"left out: {reason}", err=True)
     page = make_page(found, refused)
     write_output(out, page)
-    typer.echo(f"{out} ({show_bytes(len(page.encode()))}, {len(found)} runs)")
+    runs_shown = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    typer.echo(f"{out} ({show_bytes(len(page.encode()))}, {runs_shown})")

@@ -79,7 +79,9 @@
   }
 
   const charts = () => [...document.querySelectorAll(".chart[data-figure]")];
-  const soon = window.requestIdleCallback ?? ((f) => setTimeout(f, 30));
+  // A page that is printed at once is never idle, so waiting has an end.
+  const idle = window.requestIdleCallback;
+  const soon = (go) => (idle ? idle(go, { timeout: 100 }) : setTimeout(go, 30));
 
   // What is in sight is drawn first; the rest follows, so that printing finds all of it.
   async function drawAll() {
