@@ -9,6 +9,7 @@ import torch
 from nefl import evaluate, train
 from nefl.config import ModelConfig
 from nefl.config_reading import config_from, with_settings
+from nefl.elastic.adopt import recalibrate
 from nefl.errors import ConfigError
 from nefl.methods import METHODS, capability_levels, family_of, make_family
 from nefl.nesting.corners import extract
@@ -173,3 +174,34 @@ def test_recalibrated_norms_have_the_statistics_of_their_inputs() -> None:
     torch.testing.assert_close(norm.running_var, variance, rtol=1e-4, atol=1e-4)
     assert norm.momentum == 0.1
     assert not any(child.training for child in module.modules())
+
+
+@pytest.mark.parametrize("method", ["fjord", "fjord-od", "depthfl", "depthfl-sd", "scalefl-sd"])
+@pytest.mark.parametrize("submodel", [2, 5])
+def test_recalibration_over_what_was_tracked_changes_nothing(method: str, submodel: int) -> None:
+    family = make_family("resnet20", method)
+    module = family.build(family.specs[submodel - 1])
+    batch = torch.randn(16, 3, 32, 32) * 3 + 1
+    own = {n: t for n, t in module.named_modules() if isinstance(t, BatchNorm)}
+    for norm in own.values():
+        norm.momentum = None
+    for _ in range(20):  # ordered dropout trains the widest net in some of them only
+        module.train()(batch)
+    with torch.no_grad():
+        before = module.eval()(batch)
+    tracked = {n: t.clone() for n, t in module.state_dict().items() if "running" in n}
+    measure_norms(module, [batch], torch.contiguous_format)
+    with torch.no_grad():
+        torch.testing.assert_close(module(batch), before, rtol=1e-3, atol=1e-3)
+    for name, tensor in tracked.items():  # those that no batch came by as well
+        torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["fjord-od", "depthfl", "depthfl-sd", "scalefl", "nefl-wd"])
+def test_a_start_measures_every_norm_somewhere(method: str) -> None:
+    family = make_family("resnet20", method)
+    state = recalibrate(family.initial_state(0), family, [torch.randn(16, 3, 32, 32) * 3 + 1])
+    groups = (state.shared, *state.per_submodel)
+    means = {n: t for group in groups for n, t in group.items() if n.endswith("running_mean")}
+    assert means
+    assert all(bool(tensor.any()) for tensor in means.values()), "a mean is still 0"

@@ -186,8 +186,15 @@ def test_a_card_is_plain_json(digits_run: Path, tmp_path: Path) -> None:
 def test_other_methods(quick: dict[str, Any], method: str, tmp_path: Path) -> None:
     changes = {"model.method": method, "model.ratios": [0.3, 0.6, 1.0], "rounds": 1}
     trained = nefl.train(with_settings(quick, changes), tmp_path / "run").path
-    done = nefl.export_submodel(
-        trained, tmp_path / "a.onnx", submodel=2, format_name="onnx", images=100, measure=False
-    )
-    assert done.comparison.difference < 1e-4
-    assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)
+    for name in ("onnx", "safetensors"):
+        done = nefl.export_submodel(
+            trained, tmp_path / name, submodel=2, format_name=name, images=100, measure=False
+        )
+        assert done.comparison.difference < 1e-4
+        assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)
+    nefl.export_family(trained, tmp_path / "elastic", images=100)
+    source, again = open_run(trained), nefl.load(tmp_path / "elastic")
+    inputs, _ = source.test_batch(20)
+    for number in (1, 2, 3):
+        wanted = predict_batches(source.submodel(number), inputs)
+        torch.testing.assert_close(predict_batches(again.model(number), inputs), wanted)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nefl.methods import make_family
-from nefl.models.ordered_dropout import OrderedDropout
+from nefl.models.ordered_dropout import OrderedDropout, serving
 from nefl.nesting.corners import corner, extract
 
 IMAGES = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -82,11 +82,23 @@ def test_the_widest_net_has_no_norms_of_its_own() -> None:
     assert len(list(module.parameters())) == len({id(p) for p in module.parameters()})
 
 
-def test_it_can_be_had_as_a_plain_net() -> None:
-    module = build(3).eval()
-    plain = module.plain()
-    assert not isinstance(plain, OrderedDropout)
-    with torch.no_grad():
-        torch.testing.assert_close(plain(IMAGES), module(IMAGES), rtol=0, atol=0)
-        next(plain.parameters()).zero_()
-        assert not torch.equal(plain(IMAGES), module(IMAGES)), "its tensors are copies"
+def test_it_serves_as_a_plain_family() -> None:
+    family = make_family("resnet8", "fjord-od")
+    state = family.initial_state(1)
+    for name, tensor in state.shared.items():  # every width has norms of its own
+        if name.endswith("running_mean"):
+            tensor += int(name.split(".")[1]) / 10
+    plain, weights = serving(family, state)
+    for number in (1, 3, 5):
+        ours, theirs = (f.build(f.specs[number - 1]).eval() for f in (family, plain))
+        ours.load_state_dict(extract(state, family, number))
+        theirs.load_state_dict(extract(weights, plain, number))
+        assert not isinstance(theirs, OrderedDropout)
+        with torch.no_grad():
+            torch.testing.assert_close(theirs(IMAGES), ours(IMAGES), rtol=0, atol=0)
+
+
+def test_other_families_serve_as_they_are() -> None:
+    family = make_family("resnet8", "fjord")
+    state = family.initial_state(1)
+    assert serving(family, state) == (family, state)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nefl.elastic.file import TrainedFamily
 from nefl.errors import ConfigError
 from nefl.nesting.corners import corner, extract
-from nefl.nesting.modules import BatchNorm, Exit, measuring_norms
+from nefl.nesting.modules import Exit, measuring_norms, tracked_norms
 from nefl.nesting.spec import Family, SubmodelSpec
 from nefl.state import ServerState, Tensors
 
@@ -139,9 +139,11 @@ def _missing(name: str, tensor: Tensor, state: ServerState) -> ConfigError:
 def recalibrate(state: ServerState, family: Family, batches: Sequence[Tensor]) -> ServerState:
     """Take the statistics of all tracked norms anew, over batches of inputs.
 
-    Norms that each submodel has for itself get their own. Shared ones get those of the full model,
-    the only one that holds all of them.
+    Norms that each submodel has for itself get their own. A shared one gets those of the largest
+    submodel that holds all of it: mostly the full one, which may lack the exits of others.
     """
+    if not batches:
+        return state
     shared, own = dict(state.shared), []
     for number in range(1, len(family) + 1):
         with torch.random.fork_rng(devices=[]):  # its first weights are not kept
@@ -152,35 +154,35 @@ def recalibrate(state: ServerState, family: Family, batches: Sequence[Tensor]) -
         own.append(
             {**state.per_submodel[number - 1], **{n: t for n, t in measured.items() if n in names}}
         )
-        if number == len(family):
-            shared |= {n: t for n, t in measured.items() if n in shared}
+        whole = (n for n in measured.keys() & shared.keys() if n not in names)
+        shared |= {n: measured[n] for n in whole if measured[n].shape == shared[n].shape}
     return replace(state, shared=shared, per_submodel=tuple(own))
 
 
 def norm_statistics(module: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return running means and variances of tracked norms over batches, by name."""
-    norms = {
-        name: child
-        for name, child in module.named_modules()
-        if isinstance(child, BatchNorm) and child.track_running_stats
+    """Return running means and variances, by name, of the tracked norms that batches come by."""
+    seen, norms = measure(module, batches), tracked_norms(module)
+    return {
+        f"{name}.{key}": tensor.clone()
+        for name in norms
+        if name in seen
+        for key, tensor in norms[name].named_buffers()
+        if key != "num_batches_tracked"
     }
-    if not norms or not batches:
-        return {}
+
+
+def measure(module: nn.Module, batches: Sequence[Tensor]) -> set[str]:
+    """Let all norms of a module measure batches of inputs, also those of early classifiers.
+
+    Returns:
+        The names of the tracked norms that the batches came by.
+    """
     module.eval()
-    for norm in norms.values():
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain mean over all batches
-        norm.train()
-    with torch.no_grad():
+    every = getattr(module, "forward_exits", module)
+    with torch.no_grad(), measuring_norms(module) as seen:
         for batch in batches:
-            module(batch)
-    found: dict[str, Tensor] = {}
-    for name, norm in norms.items():
-        for key in ("running_mean", "running_var"):
-            value = getattr(norm, key)
-            assert isinstance(value, Tensor)  # noqa: S101 -- it tracks
-            found[f"{name}.{key}"] = value.clone()
-    return found
+            every(batch)
+    return seen
 
 
 def cut(trained: TrainedFamily, spec: SubmodelSpec, batches: Sequence[Tensor]) -> nn.Module:
@@ -204,10 +206,6 @@ def cut(trained: TrainedFamily, spec: SubmodelSpec, batches: Sequence[Tensor]) -
     with torch.random.fork_rng(devices=[]):  # its first weights are not kept
         module = family.build(spec)
     module.load_state_dict(extract(state, family, 1))
-    measured = norm_statistics(module, batches)
-    module.load_state_dict(extract(state, family, 1) | measured)
-    module.eval().requires_grad_(False)
-    with torch.no_grad(), measuring_norms(module):
-        for batch in batches:
-            module(batch)
+    module.requires_grad_(False)
+    measure(module, batches)
     return module

@@ -21,6 +21,7 @@ from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
 from nefl.methods import find_method
+from nefl.models.ordered_dropout import SERVING_PER_SUBMODEL
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
 from nefl.nesting.modules import StaticBatchNorm2d
@@ -218,6 +219,5 @@ def described_family(card: Card) -> Family:
     )
     if list(specs) != list(range(1, len(specs) + 1)):
         raise RunError(f"submodels {list(specs)}: expected 1, 2, … in order")
-    return Family(
-        build, tuple(s.spec for s in card.submodels), method.per_submodel, "an elastic file"
-    )
+    own = SERVING_PER_SUBMODEL if method.ordered_dropout else method.per_submodel
+    return Family(build, tuple(s.spec for s in card.submodels), own, "an elastic file")

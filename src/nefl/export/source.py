@@ -15,7 +15,7 @@ from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.runfolder import find_checkpoint, stored_config
 from nefl.data import make_transform, subset
 from nefl.engines.site import Site, augmentation
-from nefl.models.ordered_dropout import OrderedDropout
+from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
@@ -29,7 +29,7 @@ class Source:
     """A run's weights and data.
 
     Attributes:
-        setting: what the run was made of, on the CPU.
+        setting: what the run was made of, on the CPU; its family as it serves.
         state: the weights of one of its checkpoints.
     """
 
@@ -44,7 +44,7 @@ class Source:
         """Return a submodel with all that evaluation measures for it, as a plain network."""
         tensors = extract(self.state, self.setting.family, number)
         module = self._site.ready(number, tensors)
-        return module.plain() if isinstance(module, OrderedDropout) else copy.deepcopy(module)
+        return copy.deepcopy(module)
 
     def describe(self, number: int) -> SubmodelCard:
         """Return what a submodel is and costs."""
@@ -115,7 +115,9 @@ def open_run(run: str | Path, *, best: bool = False) -> Source:
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
     setting = prepare(replace(config, engine=engine, local=local))
-    return Source(setting, load_state(find_checkpoint(path, best=best), setting.family))
+    state = load_state(find_checkpoint(path, best=best), setting.family)
+    family, state = serving(setting.family, state)
+    return Source(replace(setting, family=family), state)
 
 
 def predict_batches(model: nn.Module, inputs: Tensor) -> Tensor:

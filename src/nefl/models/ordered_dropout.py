@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nefl.nesting.modules import BatchNorm
-from nefl.nesting.spec import Builder, SubmodelSpec
+from nefl.nesting.spec import Builder, Family, SubmodelSpec
+from nefl.state import ServerState
+
+SERVING_PER_SUBMODEL = (BatchNorm,)
+"""What submodels have for themselves once training is over."""
 
 
 class OrderedDropout(nn.Module):
@@ -48,14 +52,11 @@ class OrderedDropout(nn.Module):
         if self.training and not x.is_meta:
             number = 1 + int(torch.randint(number, ()))
         body = self._bodies[number - 1].train(self.training)
+        for name, norm in _norms(body):  # whoever measures norms does so with ours
+            own = self.norms[str(number)].get_submodule(_key(name))
+            norm.momentum = own.momentum
+            norm.train(own.training)
         return functional_call(body, self._tensors(number), (x,))  # type: ignore[no-any-return]
-
-    def plain(self) -> nn.Module:
-        """Return the widest net as an ordinary module, with copies of its tensors."""
-        number = len(self._bodies)
-        net = deepcopy(self._bodies[-1]).to_empty(device=next(self.parameters()).device)
-        net.load_state_dict(self._tensors(number))
-        return net.train(self.training)
 
     def _tensors(self, number: int) -> dict[str, Tensor]:
         """Return the tensors of the net of a width: its own norms, and corners of the rest."""
@@ -100,3 +101,24 @@ class OrderedDropoutBuilder:
         """Build the module of a spec."""
         narrower = [each for each in self.specs if each.stage_width(0) < spec.stage_width(0)]
         return OrderedDropout(self.build(spec), tuple(self.build(each) for each in narrower))
+
+
+def serving(family: Family, state: ServerState) -> tuple[Family, ServerState]:
+    """Return a family and its weights as they serve, after training.
+
+    What ordered dropout leaves is a plain family in which each submodel has norms of its own. Any
+    other family stays as it is.
+    """
+    builder = family.build
+    if not isinstance(builder, OrderedDropoutBuilder):
+        return family, state
+    plain = Family(builder.build, family.specs, SERVING_PER_SUBMODEL, family.source)
+    own = []
+    for number in range(1, len(plain) + 1):
+        norms = {}
+        for name in plain.own_names(number):
+            path, _, leaf = name.rpartition(".")
+            norms[name] = state.shared[f"norms.{number}.{_key(path)}.{leaf}"]
+        own.append(norms)
+    shared = {name: state.shared[f"net.{name}"] for name in plain.global_layout}
+    return plain, ServerState(state.round_number, shared, tuple(own))

@@ -69,31 +69,48 @@ def has_static_norms(module: nn.Module) -> bool:
     return any(isinstance(child, StaticBatchNorm2d) for child in module.modules())
 
 
+def tracked_norms(module: nn.Module) -> dict[str, BatchNorm]:
+    """Return the norms with running statistics, by name."""
+    return {
+        name: child
+        for name, child in module.named_modules()
+        if isinstance(child, BatchNorm) and child.track_running_stats
+    }
+
+
 @contextmanager
-def measuring_norms(module: nn.Module) -> Iterator[None]:
+def measuring_norms(module: nn.Module) -> Iterator[set[str]]:
     """Measure norms over all batches that the module is given meanwhile, in evaluation mode.
 
     Static norms get the mean and variance over all of it. Tracked ones forget what they tracked
-    and average the batches' means and variances.
+    and average the batches' means and variances; those that no batch came by stay as they were.
+
+    Yields:
+        A set that holds, afterwards, the names of the tracked norms that were measured.
     """
     static = [child for child in module.modules() if isinstance(child, StaticBatchNorm2d)]
-    tracked = [
-        child
-        for child in module.modules()
-        if isinstance(child, BatchNorm) and child.track_running_stats
-    ]
-    momenta = [norm.momentum for norm in tracked]
-    for norm in tracked:
+    tracked = tracked_norms(module)
+    before = {name: (norm.momentum, _copies(norm)) for name, norm in tracked.items()}
+    measured: set[str] = set()
+    for norm in tracked.values():
         norm.reset_running_stats()
         norm.momentum = None  # a plain average instead of one that fades
         norm.train()
     with _summing(static):
         try:
-            yield
+            yield measured
         finally:
-            for norm, momentum in zip(tracked, momenta, strict=True):
-                norm.momentum = momentum
+            for name, norm in tracked.items():
+                norm.momentum, statistics = before[name]
                 norm.eval()
+                if norm.num_batches_tracked:
+                    measured.add(name)
+                else:
+                    norm.load_state_dict(statistics)
+
+
+def _copies(norm: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in norm.state_dict().items()}
 
 
 @contextmanager
