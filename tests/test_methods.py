@@ -1,5 +1,6 @@
 """Each method trains, on both engines alike, and does what is special to it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from nefl import evaluate, train
 from nefl.config import ModelConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.elastic.adopt import recalibrate
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, NestingError
 from nefl.methods import METHODS, capability_levels, family_of, make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
@@ -121,7 +122,7 @@ def test_the_small_model_is_the_smallest_submodel() -> None:
     small = make_family("resnet20", "fedavg-small")
     assert small.specs == make_family("resnet20", "nefl-wd").specs[:1]
     model = ModelConfig("resnet20", "fedavg-small")
-    assert capability_levels(model, family_of(model, 10, (3, 32, 32))) == 1
+    assert capability_levels(model, len(family_of(model, 10, (3, 32, 32)))) == 1
 
 
 def test_a_model_without_exits_cannot_be_distilled(
@@ -144,6 +145,60 @@ def test_a_model_without_exits_cannot_be_distilled(
     with pytest.raises(ConfigError, match="forward_exits"):
         train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+OWN_MODEL = """
+from nefl import Family, SubmodelSpec
+from nefl.nesting.spec import kept_channels
+from torch import nn
+
+def net(spec, classes, shape, flat):
+    wide = kept_channels(8, spec.stage_width(0))
+    size = shape[1] * shape[2]
+    pool = [nn.Flatten()] if flat else [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    layers = [nn.Conv2d(shape[0], wide, 3, padding=1), nn.ReLU(), *pool]
+    return nn.Sequential(*layers, nn.Linear(wide * (size if flat else 1), classes))
+
+def family(classes, input_shape, flat=False):
+    blocks = ((1.0,),)
+    specs = tuple(SubmodelSpec(blocks, width) for width in (0.25, 0.5, 1.0))
+    return Family(lambda spec: net(spec, classes, input_shape, flat), specs, ())
+
+def flattened(classes, input_shape):
+    return family(classes, input_shape, True)
+"""
+
+
+@pytest.fixture
+def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_net.py").write_text(OWN_MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_net", raising=False)
+
+
+@pytest.mark.usefixtures("own_model")
+def test_methods_mean_what_they_say_with_ones_own_model() -> None:
+    def specs(method: str) -> list[float]:
+        family = family_of(ModelConfig("own_net:family", method), 10, (1, 8, 8))
+        return [spec.stage_width(0) for spec in family.specs]
+
+    assert specs("nefl-w") == [0.25, 0.5, 1.0]
+    assert specs("fedavg") == [1.0]
+    assert specs("fedavg-small") == [0.25]
+    for method in ("fjord-od", "fedavg-capable"):
+        with pytest.raises(ConfigError, match=f"{method}: needs a model of nefl's own"):
+            specs(method)
+
+
+@pytest.mark.usefixtures("own_model")
+def test_a_model_that_rolling_would_scramble_is_refused(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    changes = {"model.method": "fedrolex", "rounds": 1, "model.name": "own_net:family"}
+    train(with_settings(quick, changes), tmp_path / "pooled")
+    with pytest.raises(NestingError, match="computes something else"):
+        train(with_settings(quick, changes | {"model.name": "own_net:flattened"}), tmp_path / "b")
+    assert not (tmp_path / "b").exists()
 
 
 def test_recalibration_measures_norms_anew_and_changes_no_weights(

@@ -359,6 +359,8 @@ def test_what_a_run_rests_on_must_not_change(quick: dict[str, Any], tmp_path: Pa
     stored.write_text(original.replace('"seed": 0', '"seed": 99'))
     with pytest.raises(RunError, match="settings and partition changed"):
         resume(tmp_path / "run")
+    with pytest.raises(RunError, match="partition changed"):
+        evaluate(tmp_path / "run")
     stored.write_text(original.replace('"epochs": 1', '"epochs": 2'))
     with pytest.raises(RunError, match="settings changed since the run was started"):
         resume(tmp_path / "run")

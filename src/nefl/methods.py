@@ -152,7 +152,12 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
             input_shape=input_shape,
             ratios=model.ratios,
         )
-    find_method(model.method)
+    row = find_method(model.method)
+    if row.ordered_dropout or row.members == "capable":
+        raise ConfigError(
+            f"model.method {model.method}: needs a model of nefl's own; with {model.name} take "
+            "another method, such as fjord or fedavg"
+        )
     if model.ratios is not None:
         raise ConfigError(
             f"model.ratios: {model.name} decides on its submodels itself; leave the ratios out"
@@ -160,7 +165,10 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
     family = import_function(model.name)(classes=classes, input_shape=input_shape)
     if not isinstance(family, Family):
         raise ConfigError(f"{model.name}: returned {type(family).__name__}, expected a Family")
-    return family
+    if row.members == "scaled":
+        return family
+    specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
+    return Family(family.build, specs, family.per_submodel, f"one model of: {family.source}")
 
 
 def make_family(
@@ -196,12 +204,12 @@ def make_family(
     return Family(build, specs, row.per_submodel, found.source)
 
 
-def capability_levels(model: ModelConfig, family: Family) -> int:
+def capability_levels(model: ModelConfig, submodels: int) -> int:
     """Return how many levels of capability clients are told apart by; normally the submodels.
 
     Where only capable clients take part in training the full model, the levels are those of the
     submodels that there would be.
     """
     if find_method(model.method).members != "capable" or is_reference(model.name):
-        return len(family)
+        return submodels
     return len(default_ratios(model.name) if model.ratios is None else model.ratios)

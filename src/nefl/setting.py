@@ -24,6 +24,7 @@ from nefl.errors import ConfigError
 from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.rolling import check_rolling
 from nefl.nesting.spec import Family
 from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
@@ -186,6 +187,8 @@ def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
     _check_exits(config.model, family)
+    if find_method(config.model.method).rolling and is_reference(config.model.name):
+        check_rolling(family, transform.output_shape)
     partition, tests = deal_examples(config, dataset)
     plan = _plan(config, family, partition, transform.output_shape)
     return Setting(config, family, dataset, partition, transform.output_shape, tests, plan)
@@ -201,7 +204,7 @@ def _plan(
         profiles = profile_family(family, input_shape, local.batch_size, copies)
         sizes = partition.sizes
         fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
-    levels = capability_levels(config.model, family)
+    levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     return Plan(config, family, cohort, find_method(config.model.method).rolling)
 

@@ -13,7 +13,7 @@ import torch
 
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.facts import versions, write_facts
-from nefl.artifacts.runfolder import RunFolder, find_checkpoint, stored_config
+from nefl.artifacts.runfolder import RunFolder, check_unchanged, find_checkpoint, stored_config
 from nefl.artifacts.summary import summarise
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
@@ -155,6 +155,7 @@ def evaluate(
     if recalibrate:
         config = replace(config, server=replace(config.server, recalibrate=True))
     setting = prepare(config)
+    check_unchanged(path, {key: setting.identity()[key] for key in ("data", "partition")})
     state = load_state(find_checkpoint(path, best=best), setting.family)
     with tuned_process(config.engine.threads):
         engine = SerialEngine(setting.site(), setting.family)

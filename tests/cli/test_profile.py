@@ -19,6 +19,7 @@ FIELDS = {
     "step_sizes",
     "macs",
     "macs_total",
+    "train_macs",
     "train_memory_bytes",
     "payload_bytes",
 }

@@ -113,3 +113,16 @@ def test_durations_for_people() -> None:
 
 def test_the_version_is_told() -> None:
     assert run("--version").stdout == f"nefl {version('nefl')}\n"
+
+
+def test_published_figures_do_not_follow_to_another_method(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = tmp_path / "own.json"
+    recipe.write_text(json.dumps(quick | {"rounds": 1, "published": {"worst": 50.0}}))
+    same, other = ["--seed", "3"], ["--set", "model.method=fjord"]
+    for name, flags, kept in (("a", same, 50.0), ("b", other, None)):
+        done = run("train", str(recipe), "--out", str(tmp_path / name), *flags)
+        assert done.returncode == 0, done.stderr
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert config["published"]["worst"] == kept

@@ -14,10 +14,10 @@ from nefl.data import partition_clients
 from nefl.errors import ConfigError, DataError, NeflError
 from nefl.estimate import check_run, estimate_run, timing
 from nefl.estimate.cost import cost_of
-from nefl.estimate.timing import PASSES, StepTime, measure_steps
+from nefl.estimate.timing import StepTime, measure_steps
 from nefl.methods import family_of
 from nefl.nesting.coverage import min_coverage
-from nefl.nesting.profile import profile_family
+from nefl.nesting.profile import PASSES, profile_family
 from nefl.recipes import load_recipe, recipe_names
 
 MODELS = sorted({load_recipe(name).model.name for name in recipe_names()})

@@ -114,3 +114,19 @@ def test_a_shape_the_model_cannot_take_is_named() -> None:
     family = make_family("resnet8", "nefl-w")
     with pytest.raises(ConfigError, match="input 1x32x32"):
         profile_family(family, (1, 32, 32), 32)
+
+
+def test_training_counts_what_is_trained() -> None:
+    plain = profile_family(make_family("resnet20", "fjord"), (3, 32, 32), 8)
+    assert [row.train_macs for row in plain] == [3 * row.macs_total for row in plain]
+    # A step of ordered dropout trains one of the widths up to its own, each as often.
+    drawn = profile_family(make_family("resnet20", "fjord-od"), (3, 32, 32), 8)
+    for k, row in enumerate(drawn, start=1):
+        assert row.macs_total == plain[k - 1].macs_total
+        assert row.train_macs == 3 * (sum(each.macs_total for each in plain[:k]) // k)
+    own, every = (
+        profile_family(make_family("resnet20", method), (3, 32, 32), 8)[-1]
+        for method in ("depthfl", "depthfl-sd")
+    )
+    assert own.train_macs == 3 * own.macs_total
+    assert every.train_macs > 3 * every.macs_total, "its early classifiers are trained too"

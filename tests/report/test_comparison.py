@@ -140,3 +140,43 @@ def test_published_figures_stand_beside_runs_like_them(make_run: MakeRun) -> Non
     )
     bare = compare(read_runs([make_run("bare", [[0.5]])])[0], paper=True)
     assert bare.notes == ("no published figures are known for these settings",)
+
+
+def test_a_run_that_is_not_as_published_says_in_what(make_run: MakeRun) -> None:
+    like = {"model.name": "resnet18", "data.name": "cifar10"}
+    short = make_run("short", [[0.5] * 5], settings={"clients.count": 100, **like})
+    comparison = compare(read_runs([short])[0], paper=True)
+    (row,) = rows_of(comparison).values()
+    assert row.published
+    assert row.published.worst == pytest.approx(0.8686)
+    (note,) = [note for note in comparison.notes if "not as published" in note]
+    assert "rounds=1 instead of 500" in note
+    assert "seed" not in note
+    assert "engine" not in note
+
+
+def test_other_data_of_ones_own_is_another_row(make_run: MakeRun) -> None:
+    own = {"data.name": "arrays"}
+    paths = [
+        make_run("a", [[0.5]], settings={"seed": 0, "data.root": "/x/a.npz", **own}),
+        make_run("b", [[0.9]], settings={"seed": 1, "data.root": "/x/b.npz", **own}),
+    ]
+    comparison = compare(read_runs(paths)[0])
+    assert len(rows_of(comparison)) == 2
+    assert any(note.startswith("data.root is not the same for all") for note in comparison.notes)
+    known = [
+        make_run("c", [[0.5]], settings={"seed": 0, "data.root": "/here"}),
+        make_run("d", [[0.9]], settings={"seed": 1, "data.root": "/there"}),
+    ]
+    assert len(rows_of(compare(read_runs(known)[0]))) == 1
+
+
+def test_unequal_steps_between_evaluations_are_noted_beside_targets(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a", [[0.5]], settings={"seed": 0, "server.evaluate_every": 1}),
+        make_run("b", [[0.5]], settings={"seed": 1, "server.evaluate_every": 20}),
+    ]
+    runs = read_runs(paths)[0]
+    (note,) = compare(runs, targets=[0.4]).notes
+    assert "every 1, 20 rounds" in note
+    assert not compare(runs).notes

@@ -144,20 +144,31 @@ class RunFolder:
         Raises:
             RunError: naming what has changed since the run was started.
         """
-        path = self.path / IDENTITY
-        if not path.exists():
-            write_json(path, identity)
-            return
-        try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-            changed = [key for key, value in identity.items() if known.get(key) != value]
-        except (ValueError, AttributeError):
-            raise RunError(f"{path}: is damaged; delete it to go on without its check") from None
-        if changed:
-            raise RunError(
-                f"{self.path}: {' and '.join(changed)} changed since the run was started; put "
-                "them back, or start another run"
-            )
+        if (self.path / IDENTITY).exists():
+            check_unchanged(self.path, identity)
+        else:
+            write_json(self.path / IDENTITY, identity)
+
+
+def check_unchanged(run: Path, identity: Mapping[str, str]) -> None:
+    """Raise if anything that a run rests on is not what it was; what it did not note may be new.
+
+    Raises:
+        RunError: naming what has changed since the run was started.
+    """
+    path = run / IDENTITY
+    if not path.exists():
+        return
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        changed = [key for key, value in identity.items() if known.get(key) != value]
+    except (ValueError, AttributeError):
+        raise RunError(f"{path}: is damaged; delete it to go on without its check") from None
+    if changed:
+        raise RunError(
+            f"{run}: {' and '.join(changed)} changed since the run was started; put them back, "
+            "or start another run"
+        )
 
 
 def to_json(content: Mapping[str, Any], indent: int | None = None) -> str:

@@ -24,6 +24,7 @@ from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
+from nefl.report.published import ALIKE
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_accuracy
 
@@ -60,7 +61,11 @@ def train(
     flags = {"engine.name": engine, "engine.workers": workers, "seed": seed, "rounds": rounds}
     given = dict(parse_setting(text) for text in settings or [])
     given |= {key: value for key, value in flags.items() if value is not None}
-    config = config_from(with_settings(recipe_values(recipe), given), recipe)
+    values = recipe_values(recipe)
+    if any(key.startswith(ALIKE) for key in given):
+        # What was published is for another method, model or partition then.
+        values = {key: value for key, value in values.items() if key != "published"}
+    config = config_from(with_settings(values, given), recipe)
     if dry_run:
         show_cost(config, recipe, as_json=as_json)
         return

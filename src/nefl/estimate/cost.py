@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nefl.config import RunConfig
-from nefl.estimate.timing import PASSES, StepTime
+from nefl.estimate.timing import StepTime
 from nefl.nesting.coverage import min_coverage, uncovered
-from nefl.nesting.modules import has_static_norms
-from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.profile import PASSES, SubmodelProfile
 from nefl.nesting.spec import Family
 from nefl.server.aggregate import GROUP
 from nefl.server.cohort import assign_submodels, sample_cohort
+from nefl.server.evaluate import needs_measuring
 from nefl.setting import Setting, count_workers
 from nefl.state import TrainTask
 
@@ -99,9 +99,8 @@ def cost_of(
     scale = config.rounds / len(rounds)
     payload = [profile.payload_bytes for profile in profiles]
     sent = 2 * scale * sum(payload[k - 1] * n for k, n in counts.items())
-    passes = scale * PASSES * config.local.epochs
-    macs = passes * sum(
-        profiles[task.submodel - 1].macs_total * int(sizes[task.client])
+    macs = (scale * config.local.epochs) * sum(
+        profiles[task.submodel - 1].train_macs * int(sizes[task.client])
         for tasks in rounds
         for task in tasks
     )
@@ -200,8 +199,8 @@ def _seconds(
             work = config.local.epochs * int(sizes[task.client]) * an_example[task.submodel]
             busy[busy.index(min(busy))] += work
         training += max(busy)
-    static = has_static_norms(setting.family.meta_module(len(setting.family)))
-    scored = setting.test_examples + (len(setting.partition.indices) if static else 0)
+    measures = needs_measuring(setting.family, recalibrate=config.server.recalibrate)
+    scored = setting.test_examples + (len(setting.partition.indices) if measures else 0)
     evaluation = scored * sum(an_example.values()) / PASSES / workers
     evaluations = -(-config.rounds // config.server.evaluate_every)
     return training * config.rounds / len(rounds) + evaluations * evaluation

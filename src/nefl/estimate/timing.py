@@ -23,9 +23,6 @@ STEP_MACS = 1e10
 MAX_BYTES = 2 * 2**30
 """Memory that a measurement may take; larger batches are cut down to it."""
 
-PASSES = 3
-"""Forward passes that a training step costs: one forward, and about two backward."""
-
 LARGE_SIDE = 64
 """Pixels from which one example is enough for batch norms: smaller images end as single pixels,
 and of a single value there are no statistics."""
@@ -61,22 +58,22 @@ def measure_steps(
     measured: dict[int, float] = {}
     rate = 0.0  # seconds a MAC, of the largest submodel that was measured
     with tuned_process(setting.config.engine.threads):
-        for profile in sorted(profiles, key=lambda profile: profile.macs_total):
+        for profile in sorted(profiles, key=lambda profile: profile.train_macs):
             batch = _batch(profile, setting)
             # Two steps: one to warm up, one to time. The first submodel has no forecast.
-            forecast = 2 * rate * batch * profile.macs_total
+            forecast = 2 * rate * batch * profile.train_macs
             if measured and time.monotonic() - began + forecast > seconds:
                 break
             taken = _time_step(setting, profile.index, batch) / batch
             measured[profile.index] = taken * setting.config.local.batch_size
-            rate = taken / profile.macs_total
+            rate = taken / profile.train_macs
     return _complete(profiles, measured, rate * setting.config.local.batch_size)
 
 
 def _batch(profile: SubmodelProfile, setting: Setting) -> int:
     """Return how many examples a timed step has: a full batch, unless that is too much work."""
     full = setting.config.local.batch_size
-    by_work = int(STEP_MACS / (PASSES * profile.macs_total))
+    by_work = int(STEP_MACS / profile.train_macs)
     by_memory = int(MAX_BYTES / (profile.train_memory_bytes / full))
     fewest = 1 if min(setting.input_shape[1:]) >= LARGE_SIDE else 2
     return max(fewest, min(full, by_work, by_memory))
@@ -121,6 +118,6 @@ def _complete(
     return {
         profile.index: StepTime(measured[profile.index], measured=True)
         if profile.index in measured
-        else StepTime(rate * profile.macs_total, measured=False)
+        else StepTime(rate * profile.train_macs, measured=False)
         for profile in profiles
     }

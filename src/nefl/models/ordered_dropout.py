@@ -58,6 +58,10 @@ class OrderedDropout(nn.Module):
             norm.train(own.training)
         return functional_call(body, self._tensors(number), (x,))  # type: ignore[no-any-return]
 
+    def drawn_nets(self) -> list[nn.Module]:
+        """Return the nets that a training step draws from, without values."""
+        return list(self._bodies)
+
     def _tensors(self, number: int) -> dict[str, Tensor]:
         """Return the tensors of the net of a width: its own norms, and corners of the rest."""
         norms = self.norms[str(number)].state_dict(keep_vars=True)

@@ -14,6 +14,9 @@ from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta
 
 _CONVOLUTION = torch.ops.aten.convolution
 
+PASSES = 3
+"""Forward passes that a training step costs: one forward, and about two backward."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubmodelProfile:
@@ -31,6 +34,8 @@ class SubmodelProfile:
         step_sizes: how many learned step sizes it has.
         macs: multiply-accumulates of its convolutions for one example, as the paper counts.
         macs_total: the same for all layers.
+        train_macs: those of a training step for one example: all classifiers that are trained,
+            forward and backward; the mean where a step draws what it trains.
         train_memory_bytes: weights, gradients, what the optimiser keeps, buffers, a batch of
             inputs and the activations that autograd keeps for it. Scratch space of kernels comes
             on top.
@@ -48,6 +53,7 @@ class SubmodelProfile:
     step_sizes: int
     macs: int
     macs_total: int
+    train_macs: int
     train_memory_bytes: int
     payload_bytes: int
 
@@ -99,6 +105,7 @@ def profile_family(
                 step_sizes=count_steps(module),
                 macs=macs,
                 macs_total=macs_total,
+                train_macs=PASSES * count_train_macs(module, input_shape),
                 train_memory_bytes=training_memory(
                     module, input_shape, batch_size, optimiser_copies
                 ),
@@ -123,12 +130,29 @@ def stage_channels(module: nn.Module) -> tuple[int, ...]:
 
 def count_macs(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the MACs of one forward pass of one example: convolutions only, and all."""
-    counter = FlopCounterMode(display=False)
-    with _mode(module, training=False), torch.no_grad(), counter:
-        _forward(module, torch.empty(1, *input_shape, device="meta"))
+    counter = _count(module, input_shape, every_exit=False)
     by_op = counter.get_flop_counts()["Global"]
     convolutions = sum(n for op, n in by_op.items() if op is _CONVOLUTION)
     return convolutions // 2, counter.get_total_flops() // 2
+
+
+def count_train_macs(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return the MACs of the forward pass of a training step, for one example.
+
+    A module that draws what it trains in a step has a method `drawn_nets` that returns the nets
+    it draws from, all equally likely.
+    """
+    drawn = getattr(module, "drawn_nets", None)
+    nets = drawn() if drawn else [module]
+    counters = [_count(net, input_shape, every_exit=True) for net in nets]
+    return sum(counter.get_total_flops() // 2 for counter in counters) // len(counters)
+
+
+def _count(module: nn.Module, input_shape: tuple[int, ...], *, every_exit: bool) -> FlopCounterMode:
+    counter = FlopCounterMode(display=False)
+    with _mode(module, training=False), torch.no_grad(), counter:
+        _forward(module, torch.empty(1, *input_shape, device="meta"), every_exit=every_exit)
+    return counter
 
 
 def training_memory(
@@ -145,7 +169,7 @@ def training_memory(
         return tensor
 
     with _mode(module, training=True), torch.autograd.graph.saved_tensors_hooks(keep, _same):
-        _forward(module, batch)
+        _forward(module, batch, every_exit=True)
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
     copies = 2 + optimiser_copies
@@ -161,11 +185,11 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _forward(module: nn.Module, batch: Tensor) -> None:
+def _forward(module: nn.Module, batch: Tensor, *, every_exit: bool) -> None:
     # In training, early classifiers are computed too where a model has more than one.
-    every = getattr(module, "forward_exits", None) if module.training else None
+    call = getattr(module, "forward_exits", module) if every_exit else module
     try:
-        (every or module)(batch)
+        call(batch)
     except (RuntimeError, ValueError) as error:
         shape = "x".join(map(str, batch.shape[1:]))
         raise ConfigError(f"input {shape}: the model cannot take it ({error})") from error

@@ -9,7 +9,10 @@ Every channel comes into every window in turn. Of a tensor with two channel axes
 step, a window below half the width never holds the pairs that are far apart: wider ones do.
 """
 
+import torch
+
 from nefl.errors import NestingError
+from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
@@ -22,6 +25,33 @@ def scaled_axes(family: Family, name: str) -> tuple[int, ...]:
     return tuple(
         axis for axis, size in enumerate(whole) if any(shape[axis] < size for shape in shapes)
     )
+
+
+def check_rolling(family: Family, input_shape: tuple[int, ...]) -> None:
+    """Raise unless rolling changes nothing that the full model computes.
+
+    It does where one place on a scaled axis is not one channel, as behind a flattened feature map.
+
+    Raises:
+        NestingError: if it does, or if submodels keep tensors for themselves.
+    """
+    state, images = family.initial_state(0), torch.randn(4, *input_shape)
+    before, after = (_logits(family, each, images) for each in (state, roll(state, family)))
+    if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
+        raise NestingError(
+            "rolling windows: rolled by one channel the full model computes something else; one "
+            "place on a scaled axis must be one channel: pool before a linear layer instead of "
+            "flattening, keep heads on an axis of their own, or take heterofl"
+        )
+
+
+def _logits(family: Family, state: ServerState, images: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[]):  # its first weights are not kept
+        module = family.build(family.specs[-1]).eval()
+    module.load_state_dict(extract(state, family, len(family)))
+    with torch.no_grad():
+        logits: torch.Tensor = module(images)
+    return logits
 
 
 def roll(state: ServerState, family: Family) -> ServerState:

@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nefl.data.catalog import DATASETS
 from nefl.report.costs import bytes_spent, costs_of, macs_spent
-from nefl.report.published import Published, published_for
+from nefl.report.published import ALIKE, Published, published_for
 from nefl.report.runs import Run, mean
 
 WITHOUT_EFFECT = (
     "seed",
     "about",
-    "engine.",
+    "engine.name",
+    "engine.workers",
+    "engine.device",
+    "engine.threads",
+    "engine.flower.deadline",
+    "engine.flower.patience",
+    "engine.flower.poll",
     "published.",
     "data.root",
     "data.cache",
@@ -158,13 +165,17 @@ def compare(
     places: dict[str, list[Row]] = {}
     names = _row_names(settings, varied)
     for group, own, name in zip(chosen, settings, names, strict=True):
-        row = _row(name, group, targets, published_for(group[0]) if paper else None)
+        published = published_for(group[0]) if paper else None
+        notes += _departures(name, group[0], published)
+        row = _row(name, group, targets, published)
         places.setdefault(_title(own, varied), []).append(row)
     if sort:
         for rows in places.values():
             rows.sort(key=lambda row: -_or_lowest(row.measures[sort].mean))
     notes += _differences(settings, varied, names)
     notes += _families(chosen, names)
+    if targets:
+        notes += _grids(chosen)
     if paper and not any(row.published for rows in places.values() for row in rows):
         notes.append("no published figures are known for these settings")
     sections = tuple(Section(title, tuple(rows)) for title, rows in places.items())
@@ -176,6 +187,8 @@ def compare(
 def effective(run: Run) -> dict[str, Any]:
     """Return the settings that bear on a run's result, but for the seed."""
     settings = {k: v for k, v in run.settings.items() if not k.startswith(WITHOUT_EFFECT)}
+    if settings["data.name"] not in DATASETS:
+        settings["data.root"] = run.settings.get("data.root")  # there the place is the data
     partition = {k: settings.pop(k) for k in list(settings) if k.startswith("partition.")}
     kind = partition["partition.kind"]
     detail = {
@@ -298,6 +311,26 @@ def _families(chosen: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
     note = f"numbers of submodels differ, so worst and average are not over the same ({told})"
     return [f"{note}; the best is marked among the largest families"]
+
+
+def _grids(chosen: Sequence[Sequence[Run]]) -> list[str]:
+    found = {str(run.settings["server.evaluate_every"]) for group in chosen for run in group}
+    if len(found) < 2:
+        return []
+    told = ", ".join(sorted(found, key=int))
+    return [f"runs were evaluated every {told} rounds: what was measured less often looks slower"]
+
+
+def _departures(name: str, run: Run, published: Published | None) -> list[str]:
+    """Say in what a run is not what its published figures are for."""
+    if published is None:
+        return []
+    told = [
+        f"{key}={run.settings.get(key)} instead of {value}"
+        for key, value in published.settings.items()
+        if not key.startswith((*WITHOUT_EFFECT, *ALIKE)) and value != run.settings.get(key)
+    ]
+    return [f"{name} is not as published: {', '.join(told)}"] if told else []
 
 
 def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """What a run cost: the price of each submodel, who trained which, bytes and MACs spent.
 
 A trained task counts as three forward passes (a backward pass costs about two) over the client's
-examples, for each local epoch. MACs are those of all layers.
+examples, for each local epoch. MACs are those of all layers and all classifiers that are trained.
 """
 
 import math
@@ -20,14 +20,14 @@ from nefl.data.catalog import DATASETS
 from nefl.data.partition import Partition
 from nefl.engines.site import augmentation
 from nefl.errors import NeflError
-from nefl.methods import family_of
+from nefl.methods import capability_levels, family_of
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Family
 from nefl.references import is_reference
 from nefl.report.entries import RoundEntry
 from nefl.report.runs import Run, mean
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
-from nefl.server.devices import BACKWARD, Fleet
+from nefl.server.devices import Fleet
 from nefl.setting import optimiser_copies
 
 Sizes = npt.NDArray[np.int64]
@@ -118,7 +118,8 @@ def assignments(run: Run, costs: Costs, sizes: Sizes | None) -> list[Assignment]
         if sizes is None or not costs.profiles:
             return None
         fleet = Fleet(config.clients, costs.profiles, config.local.epochs, sizes, config.seed)
-    plan = CohortPlan(config.clients, submodels, config.seed, fleet)
+    levels = capability_levels(config.model, submodels)
+    plan = CohortPlan(config.clients, submodels, config.seed, fleet, levels=levels)
     found = [entry.clients or _drawn_again(entry, plan) for entry in run.rounds]
     agreed = all(_counts(a) == dict(e.trained) for a, e in zip(found, run.rounds, strict=True))
     return found if agreed else None
@@ -159,9 +160,7 @@ def macs_by_round(run: Run, costs: Costs) -> list[float]:
     sizes = client_sizes(run)
     if sizes is None or not costs.profiles or run.config is None:
         return []
-    price = {
-        p.index: (1 + BACKWARD) * run.config.local.epochs * p.macs_total for p in costs.profiles
-    }
+    price = {p.index: run.config.local.epochs * p.train_macs for p in costs.profiles}
     who = assignments(run, costs, sizes)
     if who is None:
         each = mean([float(size) for size in sizes])

@@ -12,6 +12,7 @@ from nefl.artifacts.runfolder import PARTITION
 from nefl.data import load_dataset
 from nefl.data.partition import Partition
 from nefl.errors import NeflError
+from nefl.methods import capability_levels
 from nefl.nesting.coverage import shared_cells
 from nefl.references import is_reference
 from nefl.report.costs import (
@@ -264,8 +265,8 @@ def _tier_of(each: Told, submodels: int) -> Callable[[int], str]:
     if config.clients.capability == "devices" and sizes is not None:
         fleet = Fleet(config.clients, each.costs.profiles, config.local.epochs, sizes, config.seed)
         return lambda client: fleet.device(client).name
-    count = config.clients.count
-    return lambda client: f"tier {tier_of(client, count, submodels)}"
+    count, levels = config.clients.count, capability_levels(config.model, submodels)
+    return lambda client: f"tier {tier_of(client, count, levels)}"
 
 
 ALTERNATIVES: Mapping[str, str] = {

@@ -1,7 +1,7 @@
 """What others reported for a run's settings: its own note, or that of a recipe like it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,23 +14,38 @@ ALIKE = ("model.", "data.name", "partition.", "clients.count")
 
 @dataclass(frozen=True)
 class Published:
-    """Published accuracies, 0 to 1, and where they stand."""
+    """Published accuracies, 0 to 1.
+
+    Attributes:
+        worst: that of the smallest submodel.
+        average: the mean over submodels.
+        source: where they stand.
+        settings: the recipe that they are for; empty if none of nefl's is known.
+    """
 
     worst: float | None
     average: float | None
     source: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def published_for(run: Run) -> Published | None:
-    """Return the figures published for a run's settings, if any are known."""
-    own = _figures(run.settings)
-    if own is not None:
-        return own
+    """Return the figures published for a run's settings, if any are known.
+
+    Of several recipes alike, that with the run's own figures is taken, else the nearest.
+    """
+    own, alike = _figures(run.settings), []
     for settings in _recipes_with_figures():
-        alike = (k for k in settings.keys() | run.settings.keys() if k.startswith(ALIKE))
-        if all(settings.get(key) == run.settings.get(key) for key in alike):
-            return _figures(settings)
-    return None
+        keys = settings.keys() | run.settings.keys()
+        differing = {key for key in keys if settings.get(key) != run.settings.get(key)}
+        if not any(key.startswith(ALIKE) for key in differing):
+            figures = any(key.startswith("published.") for key in differing)
+            alike.append((figures, len(differing), settings))
+    if not alike:
+        return own
+    figures, _, settings = min(alike, key=lambda found: found[:2])
+    found = own if figures and own is not None else _figures(settings)
+    return None if found is None else replace(found, settings=settings)
 
 
 @lru_cache(maxsize=1)

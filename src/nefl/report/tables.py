@@ -11,6 +11,7 @@ from typing import Any
 from nefl.artifacts.runfolder import to_json
 from nefl.report.comparison import MEASURES, Comparison, Row, Section, Spread, shown
 from nefl.report.numbers import show_bytes, show_count, show_percent
+from nefl.report.published import Published
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def grids(comparison: Comparison) -> list[Grid]:
 
 
 def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ...]:
-    cells = [Cell(_name(row)), Cell(str(len(row.runs)))]
+    cells = [Cell(_marked(row.name, finished=row.finished)), Cell(str(len(row.runs)))]
     cells += [_accuracy(row, section, measure) for measure in MEASURES]
     for target in comparison.targets:
         found = row.to_target[target]
@@ -73,8 +74,8 @@ def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ..
     return tuple(cells)
 
 
-def _name(row: Row) -> str:
-    return row.name if row.finished else f"{row.name} *"
+def _marked(name: str, *, finished: bool) -> str:
+    return name if finished else f"{name} *"
 
 
 def _accuracy(row: Row, section: Section, measure: str) -> Cell:
@@ -104,12 +105,16 @@ def _target(target: float) -> str:
 
 def wide_grid(comparison: Comparison) -> Grid:
     """Return one table with a row for each method and the sections side by side, as papers do."""
-    names = dict.fromkeys(_name(row) for section in comparison.sections for row in section.rows)
+    names = dict.fromkeys(row.name for section in comparison.sections for row in section.rows)
     rows = []
     for name in names:
-        cells = [Cell(name)]
-        for section in comparison.sections:
-            row = next((row for row in section.rows if _name(row) == name), None)
+        held = [
+            next((row for row in section.rows if row.name == name), None)
+            for section in comparison.sections
+        ]
+        finished = all(row.finished for row in held if row is not None)
+        cells = [Cell(_marked(name, finished=finished))]
+        for section, row in zip(comparison.sections, held, strict=True):
             cells += [
                 _accuracy(row, section, measure) if row else Cell("") for measure in MEASURES[:2]
             ]
@@ -218,6 +223,12 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
+def _figures(published: Published | None) -> dict[str, Any] | None:
+    if published is None:
+        return None
+    return {key: getattr(published, key) for key in ("worst", "average", "source")}
+
+
 def records(comparison: Comparison) -> list[dict[str, Any]]:
     """Return each row as plain values: accuracies 0 to 1, bytes, MACs."""
     return [
@@ -239,7 +250,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
                 }
                 for target, found in row.to_target.items()
             },
-            "published": row.published.__dict__ if row.published else None,
+            "published": _figures(row.published),
         }
         for section in comparison.sections
         for row in section.rows

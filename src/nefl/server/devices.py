@@ -15,9 +15,6 @@ from nefl.nesting.profile import SubmodelProfile
 from nefl.seeds import Purpose, generator_for
 from nefl.state import TrainTask
 
-BACKWARD = 2
-"""A backward pass costs about twice the forward pass."""
-
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -86,7 +83,7 @@ class Fleet:
     def seconds(self, client: int, submodel: int, conditions: Conditions) -> float:
         """Return the time to fetch, train and return a submodel."""
         profile = self.profiles[submodel - 1]
-        macs = (1 + BACKWARD) * profile.macs_total * int(self.examples[client]) * self.epochs
+        macs = profile.train_macs * int(self.examples[client]) * self.epochs
         sent = 2 * profile.payload_bytes
         return macs / conditions.macs_per_second + sent / conditions.bandwidth
 

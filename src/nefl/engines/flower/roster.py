@@ -21,7 +21,6 @@ from nefl.engines.flower.registry import NodeEntry, Registry
 from nefl.errors import RunError, UpdateError
 from nefl.nesting.profile import SubmodelProfile
 from nefl.server.cohort import Standing
-from nefl.server.devices import BACKWARD
 
 _LOOK_SECONDS = 0.5
 
@@ -283,7 +282,7 @@ def _round_seconds(
     local, profile = terms.config.local, terms.profiles[place]
     seconds = 0.0
     if entry.macs_per_second is not None:
-        macs = (1 + BACKWARD) * profile.macs_total * examples * local.epochs
+        macs = profile.train_macs * examples * local.epochs
         seconds += macs / entry.macs_per_second
     elif step_seconds:
         if place >= len(step_seconds):
