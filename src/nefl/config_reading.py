@@ -89,6 +89,17 @@ def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     return result
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 def parse_setting(text: str) -> tuple[str, Any]:
     """Read `key=value`; the value is TOML where it can be, otherwise the text itself.
 

@@ -16,7 +16,7 @@ from nefl.elastic.file import TrainedFamily
 from nefl.errors import ConfigError
 from nefl.nesting.corners import corner, extract
 from nefl.nesting.modules import Exit, measuring_norms, tracked_norms
-from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.nesting.spec import Family, SubmodelSpec, holds
 from nefl.state import ServerState, Tensors
 
 
@@ -81,13 +81,9 @@ def _candidates(name: str, state: ServerState) -> Iterator[Tensor]:
 
 def _room_for(name: str, tensor: Tensor, state: ServerState) -> Tensor | None:
     for found in _candidates(name, state):
-        if _holds(found, tensor):
+        if holds(found.shape, tensor.shape):
             return found[corner(tensor.shape)].to(tensor.dtype).clone()
     return None
-
-
-def _holds(large: Tensor, small: Tensor) -> bool:
-    return large.ndim == small.ndim and all(map(int.__ge__, large.shape, small.shape))
 
 
 def _own(mine: Tensors, state: ServerState, stayed: set[str]) -> dict[str, Tensor]:
@@ -98,7 +94,9 @@ def _own(mine: Tensors, state: ServerState, stayed: set[str]) -> dict[str, Tenso
     complete = [
         old
         for old in state.per_submodel
-        if all(name in old and _holds(old[name], tensor) for name, tensor in mine.items())
+        if all(
+            name in old and holds(old[name].shape, tensor.shape) for name, tensor in mine.items()
+        )
     ]
     complete.sort(key=lambda old: sum(tensor.numel() for tensor in old.values()))
     donor = ServerState(0, {}, (complete[0],)) if complete else state

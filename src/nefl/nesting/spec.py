@@ -188,7 +188,7 @@ class Family:
             for name, info in described.tensors.items():
                 if name not in described.own:
                     known = layout.get(name)
-                    if known is None or _holds(info.shape, known.shape):
+                    if known is None or holds(info.shape, known.shape):
                         layout[name] = info
         return MappingProxyType(layout)
 
@@ -261,7 +261,8 @@ def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _D
     return _Described(MappingProxyType(tensors), frozenset(own), frozenset(exits), params)
 
 
-def _holds(large: Sequence[int], small: Sequence[int]) -> bool:
+def holds(large: Sequence[int], small: Sequence[int]) -> bool:
+    """Whether a tensor of one shape has a leading corner of another."""
     return len(large) == len(small) and all(a >= b for a, b in zip(large, small, strict=True))
 
 
@@ -301,7 +302,7 @@ def _check_tensor(
             "to the full model, or list its module's class in `per_submodel`"
         )
     whole = full.tensors.get(name, global_layout[name])
-    if not _holds(whole.shape, info.shape):
+    if not holds(whole.shape, info.shape):
         raise NestingError(
             f"{name}: submodel {number} has shape {info.shape}, global {whole.shape}: a corner "
             "cannot be larger or have other axes; scale each axis down from the global size, and "

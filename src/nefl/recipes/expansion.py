@@ -8,10 +8,9 @@ column out.
 
 import re
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
-from nefl.config_reading import with_settings
+from nefl.config_reading import flatten, with_settings
 from nefl.errors import ConfigError
 
 _FIELD = re.compile(r"\{([a-z_.]+)\}")
@@ -30,7 +29,7 @@ def expand_table(values: Mapping[str, Any], source: str) -> dict[str, dict[str, 
     recipes: dict[str, dict[str, Any]] = {}
     for part in values["parts"]:
         columns = part.get("columns", values.get("columns", []))
-        shared = dict(chain(_flat(values.get("settings", {})), _flat(part.get("settings", {}))))
+        shared = flatten(values.get("settings", {})) | flatten(part.get("settings", {}))
         for row in part["rows"]:
             if len(row) != len(columns):
                 raise ConfigError(f"{source}: row {row} has not one value for each of {columns}")
@@ -42,15 +41,6 @@ def expand_table(values: Mapping[str, Any], source: str) -> dict[str, dict[str, 
             about = _filled(part["about"], settings, source)
             recipes[name] = with_settings({"about": about}, settings)
     return recipes
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return nested settings as pairs of dotted key and value."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in settings.items():
-        inner = isinstance(value, Mapping)
-        pairs += _flat(value, f"{prefix}{key}.") if inner else [(prefix + key, value)]
-    return pairs
 
 
 def _filled(template: str, settings: Mapping[str, Any], source: str) -> str:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from nefl.config_reading import flatten
 from nefl.recipes import load_recipe, recipe_names
-from nefl.report.runs import Run, flatten
+from nefl.report.runs import Run
 
 ALIKE = ("model.", "data.name", "partition.", "clients.count")
 """Settings in which a run must equal a recipe for the recipe's figures to be set beside it."""

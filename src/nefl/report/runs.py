@@ -15,7 +15,7 @@ from typing import Any, Literal
 from nefl.artifacts.facts import Facts, read_facts
 from nefl.artifacts.runfolder import CONFIG, IDENTITY, LOCK, METRICS, read_log
 from nefl.config import RunConfig
-from nefl.config_reading import config_from, read_config
+from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
 
@@ -180,17 +180,6 @@ def _settings(path: Path, problems: list[str]) -> tuple[dict[str, Any], RunConfi
                 raise RunError(f"{path / CONFIG}: {key} is {merged[key]!r}, not a number") from None
         return merged, None
     return defaults | flatten(config.to_dict()), config
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _events(path: Path, problems: list[str]) -> list[dict[str, Any]]:
