@@ -24,7 +24,15 @@ from nefl.report.datasets import (
 )
 from nefl.report.family import family_figure
 from nefl.report.figures import FIGURES
-from nefl.report.paper import by_clients, euler, improved_euler, optimised_times, toy_ode, truth
+from nefl.report.paper import (
+    by_clients,
+    by_method,
+    euler,
+    improved_euler,
+    optimised_times,
+    toy_ode,
+    truth,
+)
 from nefl.report.runs import read_run, read_runs
 from nefl.report.vega import draw
 from nefl.training import train
@@ -104,6 +112,23 @@ def test_better_steps_and_better_slopes_mend_few_steps() -> None:
     assert error(even_2, euler(even_2)) < error(even_3, euler(even_3))
     assert error(chosen, euler(chosen)) < error(even_2, euler(even_2))
     assert error(even_3, improved_euler(even_3)) < error(even_2, euler(even_2))
+
+
+def test_results_by_method(make_run: MakeRun) -> None:
+    accuracies = {"nefl-wd": [[0.5, 0.7], [0.7, 0.9]], "fjord": [[0.8, 0.8], [0.8, 0.8]]}
+    paths = [
+        make_run(f"{method}-{seed}", [found], settings={"model.method": method, "seed": seed})
+        for method, both in accuracies.items()
+        for seed, found in enumerate(both)
+    ]
+    paths.append(make_run("fedavg", [[0.9]], settings={"model.method": "fedavg"}))
+    figure = by_method(read_runs(paths)[0])
+    averages = {r["method"]: (r["low"], r["average"]) for r in figure.records if "low" in r}
+    assert averages == {"nefl-wd": (55.86, 70), "fjord": (80, 80), "fedavg": (90, 90)}
+    dots = [(r["method"], r["submodel"], r["accuracy"]) for r in figure.records if "submodel" in r]
+    assert dots == [("nefl-wd", 1, 60), ("nefl-wd", 2, 80), ("fjord", 1, 80), ("fjord", 2, 80)]
+    assert figure.spec["encoding"]["y"]["sort"] == ["fedavg", "fjord", "nefl-wd"]
+    assert draw(figure, Path("a.svg")).startswith(b"<svg")
 
 
 def test_results_by_number_of_clients(make_run: MakeRun) -> None:

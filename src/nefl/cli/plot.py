@@ -10,11 +10,12 @@ from nefl.errors import ConfigError
 from nefl.report.datasets import Told
 from nefl.report.figures import FIGURES
 from nefl.report.output import write_output
-from nefl.report.paper import by_architecture, by_clients, toy_ode
+from nefl.report.paper import by_architecture, by_clients, by_method, toy_ode
 from nefl.report.runs import Run, read_runs
 from nefl.report.vega import Figure, draw
 
 OF_GROUPS: dict[str, Callable[[Sequence[Run]], Figure]] = {
+    "by-method": by_method,
     "by-architecture": by_architecture,
     "by-clients": by_clients,
 }

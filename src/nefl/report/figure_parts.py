@@ -32,7 +32,13 @@ def run_colour(told: Sequence[Told]) -> Spec:
 
 
 def _run_legend(told: Sequence[Told]) -> Spec | None:
-    legend = {"orient": "bottom", "columns": 3, "title": None, "symbolStrokeWidth": 2}
+    legend = {
+        "orient": "bottom",
+        "columns": 3,
+        "title": None,
+        "symbolStrokeWidth": 2,
+        "symbolLimit": 0,
+    }
     return legend if len(told) > 1 else None
 
 

@@ -1,4 +1,4 @@
-"""The paper's own figures: the toy ODE, and results by architecture and by number of clients."""
+"""Figures of whole studies: results by method, by architecture, by clients; and the toy ODE."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.report.comparison import Row, compare
-from nefl.report.runs import Run
+from nefl.report.figure_parts import SUBMODEL
+from nefl.report.runs import Run, mean
 from nefl.report.vega import Figure, Spec
 
 END = 30.0
@@ -103,6 +104,93 @@ def toy_ode() -> Figure:
         "0.1t + sin 0.2t + cos 0.3t."
     )
     return Figure("toy-ode", "Toy example of an ODE solver", about, spec, records)
+
+
+def by_method(runs: Sequence[Run]) -> Figure:
+    """Every method in a line: the accuracy of each submodel and the average, seeds averaged."""
+    sections = compare(runs).sections
+    records: list[dict[str, Any]] = [
+        {"section": section.title, "method": row.name, **values}
+        for section in sections
+        for row in section.rows
+        for values in _accuracies(row)
+    ]
+    known = [record for record in records if "average" in record]
+    order = [record["method"] for record in sorted(known, key=lambda record: -record["average"])]
+    titles = [section.title for section in sections]
+    column: Spec = {"field": "section", "type": "nominal", "title": None, "sort": titles}
+    lines = _method_lines(list(dict.fromkeys(order)))
+    about = (
+        "Test accuracy of each submodel and, as an upright stroke, their average; the bar is a "
+        "standard deviation of the average over seeds."
+    )
+    spec: Spec = {"facet": {"column": column}, "spec": lines} if len(titles) > 1 else lines
+    return Figure("by-method", "Accuracy by method", about, spec, records)
+
+
+def _accuracies(row: Row) -> list[dict[str, float]]:
+    """Return the average with its spread, then each submodel's accuracy, in percent."""
+    average = row.measures["average"]
+    if not math.isfinite(average.mean):
+        return []
+    spread = average.spread if math.isfinite(average.spread) else 0.0
+    ends = {"low": average.mean - spread, "high": average.mean + spread}
+    found = [_percents({"average": average.mean, **ends})]
+    if row.submodels > 1:  # the only model of FedAvg is no submodel
+        each = zip(*(run.accuracy for run in row.runs if run.accuracy), strict=True)
+        found += [
+            {"submodel": k, **_percents({"accuracy": mean(values)})}
+            for k, values in enumerate(each, start=1)
+        ]
+    return found
+
+
+def _percents(shares: dict[str, float]) -> dict[str, float]:
+    return {name: round(100 * share, 2) for name, share in shares.items()}
+
+
+def _method_lines(order: list[str]) -> Spec:
+    averages, submodels = (
+        [{"filter": f"isValid(datum.{field})"}] for field in ("average", "accuracy")
+    )
+    stroke = {"type": "tick", "thickness": 2.5, "size": 15, "opacity": 1, "tooltip": True}
+    return {
+        "width": 340,
+        "height": {"step": 19},
+        "encoding": {
+            "y": {
+                "field": "method",
+                "type": "nominal",
+                "sort": order,
+                "axis": {"title": None, "grid": True},
+            }
+        },
+        "layer": [
+            {
+                "transform": averages,
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"x": _ACCURACY | {"field": "low"}, "x2": {"field": "high"}},
+            },
+            {
+                "transform": submodels,
+                "mark": {"type": "point", "filled": True, "size": 45, "tooltip": True},
+                "encoding": {"x": _ACCURACY, "color": SUBMODEL},
+            },
+            {
+                "transform": averages,
+                "mark": stroke,
+                "encoding": {"x": _ACCURACY | {"field": "average"}},
+            },
+        ],
+    }
+
+
+_ACCURACY: Spec = {
+    "field": "accuracy",
+    "type": "quantitative",
+    "scale": {"zero": False},
+    "axis": {"title": "test accuracy, %"},
+}
 
 
 def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:

@@ -81,6 +81,8 @@ def theme(name: Theme) -> Spec:
         "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 11},
         "title": {"color": ink},
         "text": {"color": ink},
+        "tick": {"color": ink},
+        "rule": {"color": ink},
         "line": {"strokeWidth": 1.8},
         "range": {
             "category": RUN_COLOURS[name],
