@@ -53,4 +53,4 @@ unit: setup
 	$(BIN)/python -m pytest -n auto
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist build
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build

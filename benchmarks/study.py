@@ -1,6 +1,6 @@
 """Run the study: every method, IID and label-skewed, several seeds, on a part of CIFAR-10.
 
-    python benchmarks/study.py runs/study --data ../shared/data/cifar10
+    python benchmarks/study.py runs/study --data PATH/TO/cifar10
 
 Each run is a plain `nefl train`; the command is printed before it starts. Finished runs are left
 alone and interrupted ones go on from their checkpoint, so the script can be stopped and started

@@ -166,6 +166,9 @@ def family(classes, input_shape, flat=False):
 
 def flattened(classes, input_shape):
     return family(classes, input_shape, True)
+
+def of_colours(classes, input_shape):
+    return family(classes, (3, 8, 8))
 """
 
 
@@ -188,6 +191,15 @@ def test_methods_mean_what_they_say_with_ones_own_model() -> None:
     for method in ("fjord-od", "fedavg-capable"):
         with pytest.raises(ConfigError, match=f"{method}: needs a model of nefl's own"):
             specs(method)
+
+
+@pytest.mark.usefixtures("own_model")
+def test_a_model_that_cannot_take_the_images_is_refused_before_a_folder_is_made(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="input 1x8x8: the model cannot take it"):
+        train(with_settings(quick, {"model.name": "own_net:of_colours"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("own_model")

@@ -23,7 +23,7 @@ from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
-from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.profile import SubmodelProfile, count_macs, profile_family
 from nefl.nesting.rolling import check_rolling
 from nefl.nesting.spec import Family
 from nefl.references import is_reference
@@ -187,8 +187,8 @@ def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
     _check_exits(config.model, family)
-    if find_method(config.model.method).rolling and is_reference(config.model.name):
-        check_rolling(family, transform.output_shape)
+    if is_reference(config.model.name):
+        _try_out(family, config.model, transform.output_shape)
     partition, tests = deal_examples(config, dataset)
     plan = _plan(config, family, partition, transform.output_shape)
     return Setting(config, family, dataset, partition, transform.output_shape, tests, plan)
@@ -207,6 +207,14 @@ def _plan(
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     return Plan(config, family, cohort, find_method(config.model.method).rolling)
+
+
+def _try_out(family: Family, model: ModelConfig, input_shape: tuple[int, int, int]) -> None:
+    """Raise unless a user's own model takes the data's images, and can be rolled if it must."""
+    for number in range(1, len(family) + 1):
+        count_macs(family.meta_module(number), input_shape)
+    if find_method(model.method).rolling:
+        check_rolling(family, input_shape)
 
 
 def _check_exits(model: ModelConfig, family: Family) -> None:

@@ -126,3 +126,7 @@ def test_published_figures_do_not_follow_to_another_method(
         assert done.returncode == 0, done.stderr
         config = json.loads((tmp_path / name / "config.json").read_text())
         assert config["published"]["worst"] == kept
+
+
+def test_arguments_are_explained() -> None:
+    assert "A recipe's name, or a TOML or JSON file." in run("train", "--help").stdout

@@ -180,3 +180,18 @@ def test_unequal_steps_between_evaluations_are_noted_beside_targets(make_run: Ma
     (note,) = compare(runs, targets=[0.4]).notes
     assert "every 1, 20 rounds" in note
     assert not compare(runs).notes
+
+
+def test_a_long_setting_does_not_fill_the_table(make_run: MakeRun) -> None:
+    about = {"memory": 1e9, "macs_per_second": 1e9, "bandwidth": 1e6}
+    devices = [{"name": f"phone {n}", **about} for n in range(20)]
+    paths = [
+        make_run(
+            name,
+            [[0.1]],
+            settings={"clients.capability": "devices", "clients.devices": devices[:count]},
+        )
+        for name, count in (("a", 20), ("b", 1))
+    ]
+    names = [row.name for row in rows_of(compare(read_runs(paths)[0])).values()]
+    assert max(map(len, names)) < 70

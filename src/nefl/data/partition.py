@@ -146,7 +146,7 @@ def _check_sizes(partition: Partition, kind: str, min_examples: int) -> None:
             "iid": "take fewer clients",
             "dirichlet": "take a larger alpha, fewer clients or another seed",
             "pathological": "take more classes a client, fewer clients or another seed",
-            "list": "give it more in the file, or set min_examples to 0 to permit it",
+            "list": "give it more in the file, or leave it out",
         }[kind]
         raise ConfigError(
             f"partition {kind}: client {smallest} gets {sizes[smallest]} examples, at least "

@@ -33,6 +33,9 @@ WITHOUT_EFFECT = (
 SECTIONS = ("data.name", "partition", "model.name", "clients.count")
 """Settings that make sections where they differ; what else differs is told in the row's name."""
 
+LONGEST = 30
+"""Characters of a setting's value in the name of a row."""
+
 MEASURES = ("worst", "average", "best")
 
 
@@ -263,7 +266,9 @@ def _say(key: str, value: Any) -> str:
         return f"{value} clients"
     if key in ("data.name", "partition", "model.name"):
         return str(value)
-    return f"{key}={'none' if value is None else value}"
+    text = "none" if value is None else str(value)
+    # A list of devices would push every figure out of the table; the note below it tells more.
+    return f"{key}={text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def _row_names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
