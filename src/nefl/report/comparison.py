@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -273,7 +274,8 @@ def _say(key: str, value: Any) -> str:
 
 def _row_names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
     """Name rows by method; where that does not tell two of a section apart, by what does."""
-    names = []
+    names: list[str] = []
+    places: Counter[tuple[str, str]] = Counter()
     for own in settings:
         beside = [
             other
@@ -282,7 +284,10 @@ def _row_names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> 
             and other["model.method"] == own["model.method"]
         ]
         extra = [_say(k, own.get(k)) for k in varied_keys(beside) if k not in SECTIONS]
-        names.append(" ".join([str(own["model.method"]), *extra]))
+        name = " ".join([str(own["model.method"]), *extra])
+        places[_title(own, varied), name] += 1
+        again = places[_title(own, varied), name]  # values that differ only beyond what is shown
+        names.append(name if again == 1 else f"{name} ({again})")
     return names
 
 
