@@ -104,10 +104,17 @@ class Setting:
             settings.pop(key)
         settings["data"].pop("cache")
         weights = settings["model"].pop("weights")  # what is in the file counts, not where it lies
-        data = self.dataset
         known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
         return known | {
             "settings": _sha256(json.dumps(_unusual(settings), sort_keys=True)),
+            **self.data_identity(),
+            "model": self.family.fingerprint,
+        }
+
+    def data_identity(self) -> dict[str, str]:
+        """Return checksums of what the run is trained and measured on."""
+        data = self.dataset
+        return {
             "data": _sha256(
                 repr((data.mean, data.std, data.input_shape, data.class_names)),
                 data.train.labels.tobytes(),
@@ -116,7 +123,6 @@ class Setting:
             "partition": _sha256(
                 self.partition.indices.tobytes(), self.partition.offsets.tobytes()
             ),
-            "model": self.family.fingerprint,
         }
 
     def facts(self) -> Facts:

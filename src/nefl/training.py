@@ -155,7 +155,7 @@ def evaluate(
     if recalibrate:
         config = replace(config, server=replace(config.server, recalibrate=True))
     setting = prepare(config)
-    check_unchanged(path, {key: setting.identity()[key] for key in ("data", "partition")})
+    check_unchanged(path, setting.data_identity())
     state = load_state(find_checkpoint(path, best=best), setting.family)
     with tuned_process(config.engine.threads):
         engine = SerialEngine(setting.site(), setting.family)
