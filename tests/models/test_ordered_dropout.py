@@ -7,6 +7,7 @@ from torch import nn
 from nefl.methods import make_family
 from nefl.models.ordered_dropout import OrderedDropout, serving
 from nefl.nesting.corners import corner, extract
+from nefl.server.evaluate import measure_norms
 
 IMAGES = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -102,3 +103,18 @@ def test_other_families_serve_as_they_are() -> None:
     family = make_family("resnet8", "fjord")
     state = family.initial_state(1)
     assert serving(family, state) == (family, state)
+
+
+def test_its_norms_are_measured_as_those_of_the_plain_net() -> None:
+    module = build(3)
+    plain_family = make_family("resnet8", "fjord")
+    plain = plain_family.build(plain_family.specs[2])
+    plain.load_state_dict(extract(plain_family.initial_state(0), plain_family, 3))
+    for net in (plain, module):
+        measure_norms(net, [IMAGES * 3 + 1], torch.contiguous_format)
+    ours, theirs = module.norms["3"].state_dict(), plain.state_dict()
+    means = [name for name in theirs if name.endswith(("running_mean", "running_var"))]
+    for name in means:
+        path, _, leaf = name.rpartition(".")
+        torch.testing.assert_close(ours[f"{path.replace('.', '_')}.{leaf}"], theirs[name])
+    assert any(bool(theirs[name].any()) for name in means)
