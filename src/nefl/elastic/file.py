@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
-from nefl.artifacts.checkpoint import check_layout
+from nefl.artifacts.checkpoint import check_layout, flatten_state
 from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
@@ -117,9 +117,7 @@ def save_family(path: Path, trained: TrainedFamily) -> None:
     Raises:
         RunError: if it cannot be written.
     """
-    tensors = {f"shared/{n}": t for n, t in trained.state.shared.items()}
-    for k, own in enumerate(trained.state.per_submodel, start=1):
-        tensors |= {f"submodel/{k}/{name}": tensor for name, tensor in own.items()}
+    tensors = flatten_state(trained.state)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     card = card_to_json(trained.card)
     metadata = {"format": FORMAT, CARD_KEY: card, "sha256": checksum(plain, card)}

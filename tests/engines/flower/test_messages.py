@@ -44,6 +44,14 @@ def test_views_and_other_strides_too() -> None:
     assert torch.equal(from_arrays(to_arrays({"a": corner}), layout)["a"], corner)
 
 
+def test_tied_weights_arrive_too() -> None:
+    tied = torch.rand(3, 2)
+    layout = {name: TensorInfo((3, 2), torch.float32) for name in ("a", "b")}
+    back = from_arrays(to_arrays({"a": tied, "b": tied}), layout)
+    assert torch.equal(back["a"], tied)
+    assert torch.equal(back["b"], tied)
+
+
 def test_a_state_arrives_as_it_was() -> None:
     family = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
     state = family.initial_state(3)

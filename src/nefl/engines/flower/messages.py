@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import safetensors.torch
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
+from nefl.artifacts.checkpoint import flatten_state
 from nefl.errors import UpdateError
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
@@ -89,7 +91,12 @@ def to_arrays(tensors: Tensors) -> ArrayRecord:
     All of them make one array: the SuperLink keeps accounts of every array of every message, which
     takes longer than carrying the bytes.
     """
-    data = safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    # Copies: safetensors refuses tensors that share memory, as tied weights of a model do.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    data = safetensors.torch.save(copies)
     return ArrayRecord({WEIGHTS: Array("uint8", (len(data),), FORMAT, data)})
 
 
@@ -140,10 +147,7 @@ def state_layout(family: Family) -> Layout:
 
 def state_to_arrays(state: ServerState) -> ArrayRecord:
     """Write a whole server state, for clients that choose, or to carry it in Flower's own way."""
-    tensors = {f"shared/{name}": tensor for name, tensor in state.shared.items()}
-    for k, own in enumerate(state.per_submodel, start=1):
-        tensors |= {f"submodel/{k}/{name}": tensor for name, tensor in own.items()}
-    return to_arrays(tensors)
+    return to_arrays(flatten_state(state))
 
 
 def arrays_to_state(record: ArrayRecord, family: Family, round_number: int) -> ServerState:
