@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from nefl import Family, NestingError, SubmodelSpec
+from nefl import Family, NestingError, SubmodelSpec, check_family
 from nefl.nesting.coverage import expected_coverage
 from nefl.nesting.spec import kept_channels
 from nefl.nesting.tiers import submodel_probabilities
@@ -92,18 +92,30 @@ def build(spec: SubmodelSpec) -> nn.Module:
     return TextModel(scaled(spec))
 
 
+class FusedModel(nn.Module):
+    """The same around torch's own layer, which keeps queries, keys and values in one matrix."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.embeddings = nn.Embedding(config.vocab_size, size)
+        self.layer = nn.TransformerEncoderLayer(
+            size, config.num_attention_heads, config.intermediate_size, batch_first=True
+        )
+        self.classifier = nn.Linear(size, config.num_labels)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.classifier(self.layer(self.embeddings(tokens)).mean(1))  # type: ignore[no-any-return]
+
+
 def build_fused(spec: SubmodelSpec) -> nn.Module:
-    """Build with torch's own layer, whose fused projection grows with the model: it cannot nest."""
-    config = scaled(spec)
-    return nn.TransformerEncoderLayer(
-        config.hidden_size,
-        nhead=8 if spec.is_full else 1,
-        dim_feedforward=16 if spec.is_full else 64,
-    )
+    """Build it: all names and shapes are right, and a narrow model's values are the full's keys."""
+    return FusedModel(scaled(spec))
 
 
 def main() -> None:
-    """Make the family, run its members, see what a round covers, see a broken one refused."""
+    """Make the family, run and check its members, see a round's coverage and a refusal."""
     specs = (
         SubmodelSpec(((1.0, 1.0, 0.0, 0.0),), width=0.5),
         SubmodelSpec(((1.0, 1.0, 1.0, 0.0),), width=0.75),
@@ -120,8 +132,10 @@ def main() -> None:
         f"of 10 clients {covered.mean:.1f} train an element in a round, "
         f"the outermost ones {covered.minimum:.1f}"
     )
+    check_family(family, tokens)  # what `nefl train` does before a model of yours is trained
+    fused = Family(build_fused, (SubmodelSpec(((1.0,),), width=0.5), SubmodelSpec(((1.0,),))))
     try:
-        Family(build_fused, specs)
+        check_family(fused, tokens)
     except NestingError as error:
         print(f"refused, as it should be: {error}")
 

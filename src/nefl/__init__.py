@@ -21,6 +21,7 @@ from nefl.methods import METHODS, make_family
 from nefl.nesting.corners import extract, scatter
 from nefl.nesting.modules import Exit, StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.nesting.zero_extension import check_family
 from nefl.recipes import load_recipe, recipe_names, recipe_values
 from nefl.server.aggregate import Aggregate
 from nefl.state import ClientUpdate, ServerState, TrainTask
@@ -49,6 +50,7 @@ __all__ = [
     "TrainTask",
     "TrainedFamily",
     "UpdateError",
+    "check_family",
     "cut",
     "evaluate",
     "export_family",

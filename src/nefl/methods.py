@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -151,6 +151,7 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
             classes=classes,
             input_shape=input_shape,
             ratios=model.ratios,
+            init=model.init,
         )
     row = find_method(model.method)
     if row.ordered_dropout or row.members == "capable":
@@ -158,17 +159,16 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
             f"model.method {model.method}: needs a model of nefl's own; with {model.name} take "
             "another method, such as fjord or fedavg"
         )
-    if model.ratios is not None:
-        raise ConfigError(
-            f"model.ratios: {model.name} decides on its submodels itself; leave the ratios out"
-        )
+    for key in ("ratios", "init"):
+        if getattr(model, key) is not None:
+            raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
     family = import_function(model.name)(classes=classes, input_shape=input_shape)
     if not isinstance(family, Family):
         raise ConfigError(f"{model.name}: returned {type(family).__name__}, expected a Family")
     if row.members == "scaled":
         return family
     specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
-    return Family(family.build, specs, family.per_submodel, f"one model of: {family.source}")
+    return replace(family, specs=specs, source=f"one model of: {family.source}")
 
 
 def make_family(
@@ -178,6 +178,7 @@ def make_family(
     classes: int = 10,
     input_shape: tuple[int, int, int] = (3, 32, 32),
     ratios: Sequence[float] | None = None,
+    init: str | None = None,
 ) -> Family:
     """Return the family of a model under a method, as in the paper where it has one.
 
@@ -188,20 +189,23 @@ def make_family(
         input_shape: channels, height and width of an image.
         ratios: the share of the full model's parameters for each submodel, the last one 1; the
             paper's for that model if left out.
+        init: the first weights by name; the model's own if left out.
 
     Raises:
         ConfigError: if a name is unknown or a number cannot be.
     """
     row = find_method(method)
-    build: Builder = ModelBuilder(model, classes, input_shape, row.norm, row.learned_steps)
+    build: Builder = ModelBuilder(model, classes, input_shape, row.norm, row.learned_steps, init)
     wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
     found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
     specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs
     if row.members == "small":
         specs = specs[:1]
+    vouched_for = ""
     if row.ordered_dropout:
         build = OrderedDropoutBuilder(build, specs)
-    return Family(build, specs, row.per_submodel, found.source)
+        vouched_for = "the full model has the norms of every narrower net, and uses its own alone"
+    return Family(build, specs, row.per_submodel, found.source, vouched_for=vouched_for)
 
 
 def capability_levels(model: ModelConfig, submodels: int) -> int:

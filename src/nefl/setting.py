@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
 from nefl.data import (
@@ -26,6 +28,7 @@ from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import SubmodelProfile, count_macs, profile_family
 from nefl.nesting.rolling import check_rolling
 from nefl.nesting.spec import Family
+from nefl.nesting.zero_extension import check_family
 from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
@@ -216,9 +219,12 @@ def _plan(
 
 
 def _try_out(family: Family, model: ModelConfig, input_shape: tuple[int, int, int]) -> None:
-    """Raise unless a user's own model takes the data's images, and can be rolled if it must."""
+    """Raise unless a user's own model takes the data's images, nests in what it computes, and
+    can be rolled if it must.
+    """
     for number in range(1, len(family) + 1):
         count_macs(family.meta_module(number), input_shape)
+    check_family(family, torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0)))
     if find_method(model.method).rolling:
         check_rolling(family, input_shape)
 

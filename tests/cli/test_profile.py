@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -97,3 +98,59 @@ def test_writing_for_people() -> None:
         "6.711M",
         "140.2M",
     ]
+
+
+FUSED = """
+from torch import nn
+from nefl import Family, SubmodelSpec
+from nefl.nesting.spec import kept_channels
+
+class Net(nn.Module):
+    def __init__(self, channels, classes, inputs):
+        super().__init__()
+        self.stem = nn.Linear(inputs, channels)
+        self.pair = nn.Linear(channels, 2 * channels)
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x):
+        gate, value = self.pair(self.stem(x.mean((2, 3)))).chunk(2, -1)
+        return self.head(gate.sigmoid() * value)
+
+class Apart(Net):
+    def __init__(self, channels, classes, inputs):
+        super().__init__(channels, classes, inputs)
+        self.pair = nn.Linear(channels, channels)
+
+    def forward(self, x):
+        return self.head(self.pair(self.stem(x.mean((2, 3)))).relu())
+
+SPECS = SubmodelSpec(((1.0,),), width=0.5), SubmodelSpec(((1.0,),))
+
+def fused(classes, input_shape):
+    return Family(lambda s: Net(kept_channels(8, s.stage_width(0)), classes, input_shape[0]), SPECS)
+
+def apart(classes, input_shape):
+    return Family(
+        lambda s: Apart(kept_channels(8, s.stage_width(0)), classes, input_shape[0]), SPECS
+    )
+"""
+
+
+def test_a_model_of_ones_own_is_profiled_if_its_corners_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "fusednet.py").write_text(FUSED, encoding="utf-8")
+    good = run("profile", "fusednet:apart", "--input", "1x8x8", "--json", cwd=tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert len(json.loads(good.stdout)["submodels"]) == 2
+    bad = run("profile", "fusednet:fused", "--input", "1x8x8", cwd=tmp_path)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    # Its rows are the full layer's; what departs is what the whole makes of them.
+    assert "head: submodel 1 gives another output there" in bad.stderr
+    assert "axes of their own" in bad.stderr
+
+
+def test_a_model_whose_corners_mean_something_else_is_not_trained(tmp_path: Path) -> None:
+    (tmp_path / "fusednet.py").write_text(FUSED, encoding="utf-8")
+    result = run("train", "--set", "model.name=fusednet:fused", "--out", "run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "submodel 1 gives another output" in result.stderr
+    assert not (tmp_path / "run").exists()

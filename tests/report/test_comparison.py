@@ -4,10 +4,10 @@ import math
 import statistics
 
 import pytest
-from tests.report.conftest import MakeRun, round_line
 
 from nefl.report.comparison import Comparison, Row, compare
 from nefl.report.runs import read_runs
+from tests.report.conftest import MakeRun, round_line
 
 
 def rows_of(comparison: Comparison) -> dict[tuple[str, str], Row]:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.conftest import MakeRun
 
 from nefl.report.costs import assignments, client_sizes, costs_of, macs_by_round
 from nefl.report.runs import Run, read_run
 from nefl.training import train
+from tests.report.conftest import MakeRun
 
 DEVICES = [
     {"name": "small", "memory": 3e5, "macs_per_second": 1e7, "bandwidth": 1e5},

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.report.conftest import MakeRun
 
 from nefl.artifacts.checkpoint import load_state
 from nefl.errors import ConfigError
@@ -36,6 +35,7 @@ from nefl.report.paper import (
 from nefl.report.runs import read_run, read_runs
 from nefl.report.vega import draw
 from nefl.training import train
+from tests.report.conftest import MakeRun
 
 
 @pytest.fixture(scope="module")

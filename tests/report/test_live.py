@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from tests.report.conftest import MakeRun, round_line
 
 from nefl.report.live import serving
+from tests.report.conftest import MakeRun, round_line
 
 
 @pytest.fixture

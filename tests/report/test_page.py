@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.report.conftest import MakeRun, round_line
 
 from nefl.report.content import pack, script_json
 from nefl.report.page import make_page
 from nefl.report.runs import read_runs
 from nefl.training import train
+from tests.report.conftest import MakeRun, round_line
 
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.conftest import MakeRun, round_line
 
 from nefl.errors import RunError
 from nefl.report.runs import read_run, read_runs
 from nefl.training import train
+from tests.report.conftest import MakeRun, round_line
 
 
 def test_a_trained_run_is_read_back(quick: dict[str, Any], tmp_path: Path) -> None:

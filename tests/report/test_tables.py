@@ -4,11 +4,10 @@ import csv
 import io
 import json
 
-from tests.report.conftest import MakeRun
-
 from nefl.report.comparison import Comparison, compare
 from nefl.report.runs import read_runs
 from nefl.report.tables import grids, to_csv, to_json_text, to_latex, to_markdown, wide_grid
+from tests.report.conftest import MakeRun
 
 
 def example(make_run: MakeRun, names: tuple[str, ...] = ("nefl-wd", "fjord")) -> Comparison:

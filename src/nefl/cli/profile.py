@@ -5,13 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from nefl.config import ModelConfig
 from nefl.errors import ConfigError
-from nefl.methods import make_family
+from nefl.methods import family_of
 from nefl.models.table import LARGE_INPUTS
 from nefl.nesting.coverage import (
     ExpectedCoverage,
@@ -22,6 +24,8 @@ from nefl.nesting.coverage import (
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
+from nefl.nesting.zero_extension import check_family
+from nefl.references import is_reference
 from nefl.report.family import family_figure
 from nefl.report.numbers import show_bytes as show_bytes
 from nefl.report.numbers import show_count as show_count
@@ -33,7 +37,9 @@ PIPE_WIDTH = 160
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="A model, such as resnet18 or vit_b_16.")],
+    model: Annotated[
+        str, typer.Argument(help="resnet18, vit_b_16, …, or package.module:function.")
+    ],
     method: Annotated[str, typer.Option(help="A method, such as nefl-wd or heterofl.")] = "nefl-wd",
     classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
     input_shape: Annotated[
@@ -56,13 +62,10 @@ def profile(
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
     if cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
-    family = make_family(
-        model,
-        method,
-        classes=classes,
-        input_shape=shape,
-        ratios=None if ratios is None else parse_ratios(ratios),
-    )
+    shares = None if ratios is None else tuple(parse_ratios(ratios))
+    family = family_of(ModelConfig(model, method, shares), classes, shape)
+    if is_reference(model):
+        check_family(family, torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)))
     rows = profile_family(family, shape, batch)
     report = {
         "model": model,

@@ -16,6 +16,7 @@ class ModelConfig(Part):
             `classes` and `input_shape` that returns a `Family`.
         method: a method of the table; with one's own model only its way of training counts.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
+        init: the first weights by name (see the page on models); the model's own if left out.
         weights: a file of weights that the global model starts from; fresh ones if left out.
         start: the folder of a run or an elastic file that the whole family starts from.
     """
@@ -23,6 +24,7 @@ class ModelConfig(Part):
     name: str = "resnet8"
     method: str = "nefl-wd"
     ratios: tuple[float, ...] | None = None
+    init: str | None = None
     weights: str | None = None
     start: str | None = None
 

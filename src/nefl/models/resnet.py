@@ -5,8 +5,11 @@ stays. `relu(shortcut(x) + s * F(x))` is the block, as in the paper.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Literal
 
 from torch import Tensor, nn
@@ -28,6 +31,8 @@ class ResNetDesign:
         pool: whether a 3×3/2 max pool follows the stem.
         bottleneck: whether blocks are bottlenecks instead of pairs of 3×3 convolutions.
         expansion: output channels of a block over its inner channels.
+        init: the first weights, a key of `RESNET_INITS`. The authors of the paper start networks
+            with a stem of 16 channels by He's rule and the others as torch makes them.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -36,6 +41,7 @@ class ResNetDesign:
     pool: bool = True
     bottleneck: bool = False
     expansion: int = 1
+    init: str = "torch"
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -156,6 +162,7 @@ class ResNet(nn.Module):
         channels: int,
         norm: Norm = "tracked",
         learned_steps: bool = True,
+        init: str | None = None,
     ) -> None:
         super().__init__()
         self._design, self._spec, self._norm = design, spec, norm
@@ -174,7 +181,7 @@ class ResNet(nn.Module):
         self.exits = nn.ModuleDict({str(depth): self._exit(depth, classes) for depth in spec.exits})
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = None if ends_early else nn.Linear(self.stage_channels[-1], classes)
-        self.apply(_initialise)
+        self.apply(RESNET_INITS[init or design.init])
 
     def _add_stages(self, widths: tuple[int, ...]) -> bool:
         """Add `layer1`, `layer2`, …; tell whether the last exit is the end of the network."""
@@ -250,6 +257,22 @@ class ResNet(nn.Module):
         return logits
 
 
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+def _as_made(_module: nn.Module) -> None:
+    """Leave torch's own first weights: uniform, bounded by the fan-in of a layer."""
+
+
+def _he(module: nn.Module, mode: Literal["fan_in", "fan_out"], *, classifier: bool) -> None:
+    if isinstance(module, nn.Conv2d) or (classifier and isinstance(module, nn.Linear)):
+        nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
+
+
+RESNET_INITS: Mapping[str, Callable[[nn.Module], None]] = MappingProxyType(
+    {
+        "torch": _as_made,
+        "he": partial(_he, mode="fan_in", classifier=True),
+        "he-fan-out": partial(_he, mode="fan_out", classifier=False),
+    }
+)
+"""First weights by name. Behind a norm only their size relative to a step matters, and it does:
+the larger they are, the smaller the effective step.
+"""

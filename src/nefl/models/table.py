@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from torch import nn
 
 from nefl.errors import ConfigError
-from nefl.models.resnet import Norm, ResNet, ResNetDesign
-from nefl.models.vit import VisionTransformer, ViTDesign
+from nefl.models.resnet import RESNET_INITS, Norm, ResNet, ResNetDesign
+from nefl.models.vit import VIT_INITS, VisionTransformer, ViTDesign
 from nefl.nesting.spec import Blocks, SubmodelSpec
 
 
 def _cifar(blocks: int, *, pool: bool = False) -> ResNetDesign:
     """Return the design for small images: 16, 32 and 64 channels, normally without a pool."""
-    return ResNetDesign(((16, blocks), (32, blocks), (64, blocks)), stem_channels=16, pool=pool)
+    stages = (16, blocks), (32, blocks), (64, blocks)
+    return ResNetDesign(stages, stem_channels=16, pool=pool, init="he")
 
 
 def _imagenet(*blocks: int) -> ResNetDesign:
@@ -60,6 +61,7 @@ class ModelBuilder:
         input_shape: channels, height and width of an image.
         norm: `tracked` batch norms keep running statistics, `static` ones (HeteroFL's) do not.
         learned_steps: whether step sizes are parameters or constants.
+        init: the first weights by name; the design's own if left out.
 
     Raises:
         ConfigError: if there is no such model or it cannot take such inputs.
@@ -70,6 +72,7 @@ class ModelBuilder:
     input_shape: tuple[int, int, int] = (3, 32, 32)
     norm: Norm = "tracked"
     learned_steps: bool = True
+    init: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -82,6 +85,9 @@ class ModelBuilder:
             raise ConfigError(f"input {shape}: give channels, height and width, as in 3x32x32")
         if min(self.input_shape[1:]) < 8 or max(self.input_shape[1:]) > 1024:
             raise ConfigError(f"input {shape}: images have sides from 8 to 1024 pixels")
+        inits = VIT_INITS if isinstance(MODELS[self.name], ViTDesign) else RESNET_INITS
+        if self.init is not None and self.init not in inits:
+            raise unknown_name(f"model.init of {self.name}", self.init, inits)
         patch = getattr(MODELS[self.name], "patch", 1)
         if any(side % patch for side in self.input_shape[1:]):
             raise ConfigError(
@@ -103,6 +109,7 @@ class ModelBuilder:
                 classes=self.classes,
                 input_shape=self.input_shape,
                 learned_steps=self.learned_steps,
+                init=self.init,
             )
         return ResNet(
             design,
@@ -111,6 +118,7 @@ class ModelBuilder:
             channels=self.input_shape[0],
             norm=self.norm,
             learned_steps=self.learned_steps,
+            init=self.init,
         )
 
 

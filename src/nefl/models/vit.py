@@ -6,7 +6,9 @@ explicit, so that the corner rule holds and a torchvision checkpoint only needs 
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ class ViTDesign:
         head_dim: channels of each head; the stream has `heads * head_dim` channels.
         mlp_dim: hidden channels of the feed-forward network.
         patch: side of a patch in pixels.
+        init: the first weights, a key of `VIT_INITS`.
     """
 
     depth: int
@@ -33,17 +36,30 @@ class ViTDesign:
     head_dim: int
     mlp_dim: int
     patch: int
+    init: str = "torchvision"
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention whose weights have their head axes explicit."""
+    """Multi-head self-attention whose weights have their head axes explicit.
 
-    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
+    Args:
+        dim: channels of the stream.
+        heads: attention heads.
+        head_dim: channels of each head.
+        full_head_dim: channels of each head in the global model. The temperature follows them, so
+            that a narrower head is the leading part of the full one in all that it computes.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, head_dim: int, full_head_dim: int | None = None
+    ) -> None:
         super().__init__()
+        self._scale = (full_head_dim or head_dim) ** -0.5
         self.in_proj_weight = nn.Parameter(torch.empty(3, heads, head_dim, dim))
         self.in_proj_bias = nn.Parameter(torch.zeros(3, heads, head_dim))
         self.out_proj = HeadsToStream(dim, heads, head_dim)
-        bound = (6 / (dim + heads * head_dim)) ** 0.5
+        # Glorot's rule for the fused matrix, as torch's own attention has it.
+        bound = (6 / (dim + 3 * heads * head_dim)) ** 0.5
         nn.init.uniform_(self.in_proj_weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,7 +68,7 @@ class SelfAttention(nn.Module):
         _, heads, head_dim, _ = self.in_proj_weight.shape
         fused = functional.linear(x, self.in_proj_weight.flatten(0, 2), self.in_proj_bias.flatten())
         query, key, value = fused.view(batch, tokens, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
+        mixed = functional.scaled_dot_product_attention(query, key, value, scale=self._scale)
         return self.out_proj(mixed.transpose(1, 2))  # type: ignore[no-any-return]
 
 
@@ -75,11 +91,14 @@ class EncoderBlock(nn.Module):
     """Pre-norm attention and feed-forward network, each with a step size of its own."""
 
     def __init__(
-        self, dim: int, heads: int, head_dim: int, mlp_dim: int, step: float, *, learned: bool
+        self, design: ViTDesign, dim: int, width: float, step: float, *, learned: bool
     ) -> None:
         super().__init__()
+        mlp_dim = kept_channels(design.mlp_dim, width)
         self.ln_1 = nn.LayerNorm(dim, eps=1e-6)
-        self.self_attention = SelfAttention(dim, heads, head_dim)
+        self.self_attention = SelfAttention(
+            dim, design.heads, kept_channels(design.head_dim, width), design.head_dim
+        )
         self.ln_2 = nn.LayerNorm(dim, eps=1e-6)
         # Numbered as in torchvision, whose network has dropout in between.
         self.mlp = nn.Sequential(
@@ -130,6 +149,7 @@ class VisionTransformer(nn.Module):
         classes: int,
         input_shape: tuple[int, int, int],
         learned_steps: bool = True,
+        init: str | None = None,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
@@ -142,11 +162,8 @@ class VisionTransformer(nn.Module):
         blocks: dict[str, nn.Module] = {}
         for j, step in enumerate(steps):
             if step:
-                inner = spec.block_width(0, j)
-                head_dim = kept_channels(design.head_dim, inner)
-                mlp_dim = kept_channels(design.mlp_dim, inner)
                 blocks[f"encoder_layer_{j}"] = EncoderBlock(
-                    dim, design.heads, head_dim, mlp_dim, step, learned=learned_steps
+                    design, dim, spec.block_width(0, j), step, learned=learned_steps
                 )
         tokens = 1 + (height // design.patch) * (width // design.patch)
         self.conv_proj = nn.Conv2d(channels, dim, design.patch, design.patch)
@@ -156,6 +173,7 @@ class VisionTransformer(nn.Module):
         self.heads = None
         if not ends_early:
             self.heads = nn.Sequential(OrderedDict([("head", nn.Linear(dim, classes))]))
+        VIT_INITS[init or design.init](self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of the deepest classifier."""
@@ -183,3 +201,35 @@ class VisionTransformer(nn.Module):
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)
         token = self.class_token.expand(x.shape[0], -1, -1)  # `len` cannot be traced
         return torch.cat([token, patches], dim=1) + self.encoder.pos_embedding
+
+
+def _as_made(_model: VisionTransformer) -> None:
+    """Leave torch's own first weights."""
+
+
+def _as_torchvision(model: VisionTransformer) -> None:
+    """Start patches, feed-forward networks and classifiers as torchvision does.
+
+    A classifier of zeros lets all classes be equally likely before the first step.
+    """
+    nn.init.trunc_normal_(model.conv_proj.weight, std=model.conv_proj.weight[0].numel() ** -0.5)
+    zeros = [model.conv_proj.bias]
+    for child in model.modules():
+        if isinstance(child, EncoderBlock):
+            for layer in child.mlp.children():
+                if isinstance(layer, nn.Linear):
+                    nn.init.xavier_uniform_(layer.weight)
+                    nn.init.normal_(layer.bias, std=1e-6)
+        elif isinstance(child, ViTExit):
+            zeros += [child.head.weight, child.head.bias]
+    if model.heads is not None:
+        zeros += list(model.heads.parameters())
+    for tensor in zeros:
+        if tensor is not None:
+            nn.init.zeros_(tensor)
+
+
+VIT_INITS: Mapping[str, Callable[[VisionTransformer], None]] = MappingProxyType(
+    {"torchvision": _as_torchvision, "torch": _as_made}
+)
+"""First weights by name."""

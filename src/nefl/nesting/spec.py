@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -125,6 +125,9 @@ class Family:
         specs: the submodels, in order.
         per_submodel: module classes whose tensors each submodel keeps for itself.
         source: where the specs come from, for people to read.
+        norms: the model's own classes of normalisation, besides torch's; the zero-extension check
+            takes them for their `weight` and `bias`.
+        vouched_for: why the zero-extension check must not be made, in so many words.
 
     Raises:
         NestingError: if the submodels do not nest; the message names the tensor at fault.
@@ -134,6 +137,8 @@ class Family:
     specs: tuple[SubmodelSpec, ...]
     per_submodel: tuple[type[nn.Module], ...] = (BatchNorm, StepSize)
     source: str = "given by the user"
+    norms: tuple[type[nn.Module], ...] = ()
+    vouched_for: str = ""
 
     def __post_init__(self) -> None:
         """Check the family as soon as it is made."""
@@ -142,13 +147,32 @@ class Family:
         if len({tuple(map(len, spec.blocks)) for spec in self.specs}) > 1:
             raise NestingError("blocks: all specs of a family describe the same stages and blocks")
         check_layouts(self._layouts, self.global_layout)
+        if len(self.specs) > 1 and not self.specs[-1].is_full:
+            raise NestingError(
+                f"the last of {len(self.specs)} specs is {self.specs[-1]}, not the full model: add "
+                "a spec that keeps every block at width 1; a model that is scaled alone needs no "
+                "other"
+            )
+        self._check_distinct()
+
+    def _check_distinct(self) -> None:
+        seen: dict[tuple[Blocks, tuple[tuple[str, TensorInfo], ...]], int] = {}
+        for number, (spec, described) in enumerate(
+            zip(self.specs, self._layouts, strict=True), start=1
+        ):
+            first = seen.setdefault((spec.blocks, tuple(described.tensors.items())), number)
+            if first != number:
+                raise NestingError(
+                    f"submodels {first} and {number} are one and the same (equal blocks, tensors "
+                    "and shapes): leave one out, or scale them further apart"
+                )
 
     def __len__(self) -> int:
         return len(self.specs)
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is derived is derived again where the family arrives.
-        return Family, (self.build, self.specs, self.per_submodel, self.source)
+        return Family, tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:

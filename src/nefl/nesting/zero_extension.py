@@ -1,0 +1,255 @@
+"""The zero-extension check: whether corners mean in a submodel what they mean in the full model.
+
+Names and shapes are necessary, not sufficient. Of a fused attention matrix, the gates of an LSTM
+or a concatenation the leading corner has the right shape and means something else. So a submodel's
+tensors are put into the corners of global tensors that are zero everywhere else, and the full
+model, run so, must compute what the submodel computes. Skipped branches are zero then and drop
+out. Normalisations are replaced by their plain scale and shift in both, statistics of a longer
+axis being another thing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import takewhile
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from nefl.errors import NestingError
+from nefl.nesting.corners import corner
+from nefl.nesting.modules import Exit, StepSize
+from nefl.nesting.spec import Family, SubmodelSpec, build_on_meta, holds
+
+EXACT = 20_000_000
+"""Parameters up to which the check computes in float64."""
+
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-3}
+"""Differences that rounding explains, as a share of the largest output."""
+
+NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""Normalisations that the check replaces by their scale and shift; a family may name more."""
+
+Example = Tensor | Sequence[Tensor]
+"""What a model's `forward` takes: one tensor, or one for each argument."""
+
+
+def check_family(family: Family, example: Example) -> None:
+    """Raise unless every submodel computes what the full model does with its corners alone.
+
+    Args:
+        family: the family. One whose builder vouches for it (`vouched_for`) is not checked.
+        example: a small input, of whatever the model takes.
+
+    Raises:
+        NestingError: naming the first module whose output departs, and the remedy.
+    """
+    if family.vouched_for:
+        return
+    _check_names(family)
+    full = family.meta_module(len(family))
+    exact = sum(parameter.numel() for parameter in full.parameters()) <= EXACT
+    for submodel in range(1, len(family)):
+        try:
+            _check_submodel(family, submodel, example, torch.float64 if exact else torch.float32)
+        except NestingError:
+            raise
+        except Exception:  # a forward may insist on float32; if it fails there too, that counts
+            if not exact:
+                raise
+            _check_submodel(family, submodel, example, torch.float32)
+
+
+def _check_names(family: Family) -> None:
+    """Refuse a builder that numbers blocks anew when some between them are skipped.
+
+    It gives the same names whichever blocks are kept, as long as they are as many.
+    """
+    for number, spec in enumerate(family.specs, start=1):
+        leading = tuple(tuple(sorted(stage, key=lambda step: not step)) for stage in spec.blocks)
+        if [list(map(bool, s)) for s in leading] == [list(map(bool, s)) for s in spec.blocks]:
+            continue
+        try:
+            probe = build_on_meta(family.build, replace(spec, blocks=leading, inner_width=None))
+        except Exception:  # noqa: S112 - a builder need not be able to build what nobody trains
+            continue
+        if probe.state_dict().keys() == family.layout(number).keys():
+            raise NestingError(
+                f"submodel {number} skips blocks between others, and its tensors have the names "
+                f"of a model that keeps the first ones instead: number blocks by their place in "
+                f"the full model (an OrderedDict or nn.ModuleDict; nn.Sequential(*kept) renumbers)"
+            )
+
+
+def _check_submodel(family: Family, submodel: int, example: Example, dtype: torch.dtype) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(submodel)
+        small = _build(family, family.specs[submodel - 1], dtype)
+        whole = _build(family, family.specs[-1], dtype)
+        _draw_values(small)
+        inputs = _as_inputs(example, dtype)
+    unfit = _extend(small, whole)
+    norms = NORMS + family.norms
+    with torch.inference_mode(), _as_plain_scales((small, whole), norms):
+        found, extended = _run(small, inputs), _run(whole, inputs)
+    ends = _without_twin(small, found, extended, unfit)
+    _compare(submodel, found, extended, ends, TOLERANCES[dtype])
+
+
+def _build(family: Family, spec: SubmodelSpec, dtype: torch.dtype) -> nn.Module:
+    return family.build(spec).to(dtype).eval()
+
+
+def _as_inputs(example: Example, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    tensors = (example,) if isinstance(example, Tensor) else tuple(example)
+    return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)
+
+
+def _draw_values(module: nn.Module) -> None:
+    """Draw all values anew: a tensor that starts at 0 would prove nothing.
+
+    Small enough that a signal neither dies nor explodes through a hundred blocks without norms.
+    """
+    for tensor in module.state_dict().values():
+        if tensor.is_floating_point():
+            inputs = tensor[0].numel() if tensor.ndim > 1 else 4
+            tensor.normal_(std=max(inputs, 1) ** -0.5)
+    for child in module.modules():
+        if isinstance(child, StepSize) and child.value is not None:
+            child.value.data.fill_(0.5)
+
+
+def _extend(small: nn.Module, whole: nn.Module) -> frozenset[str]:
+    """Put a submodel's tensors into the corners of zeros; return the names that do not fit."""
+    into = whole.state_dict()
+    for tensor in into.values():
+        tensor.zero_()
+    unfit = set()
+    for name, tensor in small.state_dict().items():
+        if name in into and holds(into[name].shape, tensor.shape):
+            into[name][corner(tensor.shape)].copy_(tensor)
+        else:
+            unfit.add(name)
+    steps = dict(small.named_modules())
+    for name, child in whole.named_modules():
+        mine = steps.get(name)
+        if isinstance(child, StepSize) and isinstance(mine, StepSize):
+            child.initial = mine.initial  # a constant step is no tensor, and a submodel's own
+    return frozenset(unfit)
+
+
+@contextmanager
+def _as_plain_scales(
+    modules: Sequence[nn.Module], norms: tuple[type[nn.Module], ...]
+) -> Iterator[None]:
+    """Let norms only scale and shift meanwhile, also where torch has a fused path around them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with ExitStack() as stack:
+            for child in (child for module in modules for child in module.modules()):
+                if isinstance(child, norms):
+                    handle = child.register_forward_hook(_plain_scale)
+                    stack.callback(handle.remove)
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _plain_scale(norm: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> Tensor:
+    x = inputs[0]
+    for name, apply in (("weight", torch.mul), ("bias", torch.add)):
+        tensor = getattr(norm, name, None)
+        if tensor is not None:
+            behind = x.ndim - 2 if isinstance(norm, _NormBase | nn.GroupNorm) else 0
+            x = apply(x, tensor.reshape(*tensor.shape, *[1] * max(0, behind)))
+    return x
+
+
+def _run(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Return what a model and the modules in it give out, in the order in which they finish.
+
+    The output of the whole has the empty name and comes last.
+    """
+    outputs: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        for name, child in module.named_modules():
+            handle = child.register_forward_hook(_noting(name, outputs))
+            stack.callback(handle.remove)
+        module(*inputs)
+    return outputs
+
+
+def _noting(name: str, outputs: dict[str, Tensor]) -> Callable[[object, object, object], None]:
+    def note(_module: object, _inputs: object, output: object) -> None:
+        tensor = _first_tensor(output)
+        if tensor is not None:
+            outputs.pop(name, None)  # of a module that runs several times the last counts
+            outputs[name] = tensor.detach().clone()
+
+    return note
+
+
+def _first_tensor(output: object) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() else None
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return next((t for t in map(_first_tensor, output) if t is not None), None)
+    return None
+
+
+def _without_twin(
+    small: nn.Module,
+    found: Mapping[str, Tensor],
+    extended: Mapping[str, Tensor],
+    unfit: frozenset[str],
+) -> frozenset[str]:
+    """Return the modules of a submodel that nothing in the full model can be compared with.
+
+    Those with tensors of their own that the full model lacks, and early classifiers, which it
+    passes by.
+    """
+    exits = {name for name, child in small.named_modules() if isinstance(child, Exit)}
+    return frozenset(
+        name
+        for name in found
+        if any(held.startswith(f"{name}.") for held in unfit)
+        or (name in exits and name not in extended)
+    )
+
+
+def _compare(
+    submodel: int,
+    found: Mapping[str, Tensor],
+    extended: Mapping[str, Tensor],
+    ends: frozenset[str],
+    tolerance: float,
+) -> None:
+    before = takewhile(lambda name: name not in ends, found)
+    names = [name for name in before if name in extended]
+    # What counts is what comes out at the end; the modules before it tell where it went wrong.
+    if not names or _departure(found[names[-1]], extended[names[-1]]) <= tolerance:
+        return
+    shares = {name: _departure(found[name], extended[name]) for name in names}
+    culprit, share = next((name, share) for name, share in shares.items() if share > tolerance)
+    raise NestingError(
+        f"{culprit or 'the model'}: submodel {submodel} gives another output there than the full "
+        f"model does with the submodel's corners and zeros elsewhere (they differ by {share:.2g} "
+        "of its size), so corners mean different things: give heads, gates and fused projections "
+        "axes of their own, pool before a linear layer instead of flattening, concatenate nothing "
+        "that is scaled, and let no constant depend on the width; list other classes of "
+        "normalisation in Family(norms=...), or say why it is right so in Family(vouched_for=...)"
+    )
+
+
+def _departure(small: Tensor, whole: Tensor) -> float:
+    """Return the largest difference in the corner, as a share of the largest value."""
+    if not holds(whole.shape, small.shape):
+        return float("inf")
+    difference = float((whole[corner(small.shape)] - small).abs().max()) if small.numel() else 0.0
+    size = max(float(small.abs().max()), 1e-12) if small.numel() else 1.0
+    share = difference / size
+    return share if share == share else float("inf")
