@@ -141,7 +141,7 @@ def test_a_norm_of_ones_own_is_named() -> None:
     family = family_of(lambda c: Wrapped(c, OwnNorm(c)))
     with pytest.raises(NestingError, match=r"^middle: .*Family\(norms"):
         check_family(family, TOKENS)
-    check_family(Family(family.build, family.specs, norms=(OwnNorm,)), TOKENS)
+    check_family(Family(family.build, family.specs, norm_classes=(OwnNorm,)), TOKENS)
 
 
 def test_a_builder_may_know_better() -> None:

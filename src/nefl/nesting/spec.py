@@ -125,7 +125,7 @@ class Family:
         specs: the submodels, in order.
         per_submodel: module classes whose tensors each submodel keeps for itself.
         source: where the specs come from, for people to read.
-        norms: the model's own classes of normalisation, besides torch's; the zero-extension check
+        norm_classes: the model's own classes of normalisation, besides torch's; the zero-extension check
             takes them for their `weight` and `bias`.
         vouched_for: why the zero-extension check must not be made, in so many words.
 
@@ -137,7 +137,7 @@ class Family:
     specs: tuple[SubmodelSpec, ...]
     per_submodel: tuple[type[nn.Module], ...] = (BatchNorm, StepSize)
     source: str = "given by the user"
-    norms: tuple[type[nn.Module], ...] = ()
+    norm_classes: tuple[type[nn.Module], ...] = ()
     vouched_for: str = ""
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ def _check_submodel(family: Family, submodel: int, example: Example, dtype: torc
         _draw_values(small)
         inputs = _as_inputs(example, dtype)
     unfit = _extend(small, whole)
-    norms = NORMS + family.norms
+    norms = NORMS + family.norm_classes
     with torch.inference_mode(), _as_plain_scales((small, whole), norms):
         found, extended = _run(small, inputs), _run(whole, inputs)
     ends = _without_twin(small, found, extended, unfit)
@@ -241,7 +241,7 @@ def _compare(
         "of its size), so corners mean different things: give heads, gates and fused projections "
         "axes of their own, pool before a linear layer instead of flattening, concatenate nothing "
         "that is scaled, and let no constant depend on the width; list other classes of "
-        "normalisation in Family(norms=...), or say why it is right so in Family(vouched_for=...)"
+        "normalisation in Family(norm_classes=...), or say why it is right so in Family(vouched_for=...)"
     )
 
 
