@@ -139,7 +139,7 @@ class OwnNorm(nn.Module):
 
 def test_a_norm_of_ones_own_is_named() -> None:
     family = family_of(lambda c: Wrapped(c, OwnNorm(c)))
-    with pytest.raises(NestingError, match=r"^middle: .*Family\(norms"):
+    with pytest.raises(NestingError, match=r"^middle: .*Family\(norm_classes"):
         check_family(family, TOKENS)
     check_family(Family(family.build, family.specs, norm_classes=(OwnNorm,)), TOKENS)
 

@@ -125,8 +125,8 @@ class Family:
         specs: the submodels, in order.
         per_submodel: module classes whose tensors each submodel keeps for itself.
         source: where the specs come from, for people to read.
-        norm_classes: the model's own classes of normalisation, besides torch's; the zero-extension check
-            takes them for their `weight` and `bias`.
+        norm_classes: the model's own classes of normalisation, besides torch's; the zero-extension
+            check takes them for their `weight` and `bias`.
         vouched_for: why the zero-extension check must not be made, in so many words.
 
     Raises:

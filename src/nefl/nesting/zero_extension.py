@@ -241,7 +241,8 @@ def _compare(
         "of its size), so corners mean different things: give heads, gates and fused projections "
         "axes of their own, pool before a linear layer instead of flattening, concatenate nothing "
         "that is scaled, and let no constant depend on the width; list other classes of "
-        "normalisation in Family(norm_classes=...), or say why it is right so in Family(vouched_for=...)"
+        "normalisation in Family(norm_classes=...), or say why it is right so in "
+        "Family(vouched_for=...)"
     )
 
 
