@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from nefl.config import LocalConfig, ScheduleConfig
-from nefl.data.augment import Transform
 from nefl.losses import Loss, plain
 from nefl.schedule import learning_rate
 from nefl.seeds import Purpose, number_for
 from nefl.state import ClientUpdate, TrainTask
+from nefl.tasks.task import Rows, Task, arranged
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class LocalTraining:
         rounds: rounds of the whole run.
         seed: the run's seed.
         clip_norm: largest gradient norm, if it is clipped.
-        transform: turns a batch of uint8 images into the model's input, augmented.
-        memory_format: how that input lies in memory.
+        learned: what is learned: makes batches of rows, and knows their loss.
+        memory_format: how a batch of inputs lies in memory.
         loss: what is minimised.
     """
 
@@ -34,47 +34,46 @@ class LocalTraining:
     rounds: int
     seed: int
     clip_norm: float | None
-    transform: Transform
+    learned: Task
     memory_format: torch.memory_format = torch.contiguous_format
     loss: Loss = plain
 
 
-def train(
-    task: TrainTask, model: nn.Module, images: Tensor, labels: Tensor, how: LocalTraining
-) -> ClientUpdate:
+def train(task: TrainTask, model: nn.Module, rows: Rows, how: LocalTraining) -> ClientUpdate:
     """Train a submodel in place on a client's examples.
 
     Args:
         task: whose work this is; with the run's seed it fixes everything random.
         model: the submodel, with the weights to start from.
-        images: uint8 [N, C, H, W], on the model's device.
-        labels: int64 [N], likewise.
+        rows: its examples, on the model's device.
         how: what all clients have in common.
 
     Returns:
         The update. Its tensors are the model's own: use them before the model is used again.
     """
     seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
-    devices = [labels.device] if labels.device.type == "cuda" else []
+    device = next(iter(rows.values())).device
+    devices = [device] if device.type == "cuda" else []
     # Dropout and its like draw from torch's global generator: it too is the client's own.
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        return _train(task, model, images, labels, how, torch.Generator().manual_seed(seed))
+        return _train(task, model, rows, how, torch.Generator().manual_seed(seed))
 
 
 def _train(
     task: TrainTask,
     model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
+    rows: Rows,
     how: LocalTraining,
     generator: torch.Generator,
 ) -> ClientUpdate:
-    steps = how.local.epochs * batches_per_epoch(len(labels), how.local.batch_size)
+    column = next(iter(rows.values()))
+    examples, device = len(column), column.device
+    steps = how.local.epochs * batches_per_epoch(examples, how.local.batch_size)
     optimiser = make_optimiser(model, how.local)
-    total_loss = torch.zeros((), device=labels.device)
+    total_loss = torch.zeros((), device=device)
     model.train()
-    for step, chosen in enumerate(_batches(len(labels), how.local, generator)):
+    for step, chosen in enumerate(_batches(examples, how.local, generator)):
         rate = learning_rate(
             how.schedule,
             how.local.learning_rate,
@@ -84,9 +83,10 @@ def _train(
         )
         for group in optimiser.param_groups:
             group["lr"] = rate
-        chosen = chosen.to(labels.device)
-        batch = how.transform(images[chosen], generator).contiguous(memory_format=how.memory_format)
-        loss = how.loss(model, batch, labels[chosen])
+        chosen = chosen.to(device)
+        some = {name: values[chosen] for name, values in rows.items()}
+        inputs = arranged(how.learned.make_inputs(some, generator), how.memory_format)
+        loss = how.loss(model, inputs, how.learned.make_target(some), how.learned.loss_of)
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         if how.clip_norm:
@@ -94,7 +94,7 @@ def _train(
         optimiser.step()
         total_loss += loss.detach()
     metrics = {"loss": float(total_loss) / steps}
-    return ClientUpdate(task, model.state_dict(), len(labels), metrics)
+    return ClientUpdate(task, model.state_dict(), examples, metrics)
 
 
 def make_optimiser(model: nn.Module, local: LocalConfig) -> torch.optim.Optimizer:

@@ -75,10 +75,10 @@ class Evaluation:
 
     Attributes:
         submodel: its number, from 1.
-        accuracy: the share of test examples it gets right, 0 to 1.
-        loss: its mean cross-entropy.
+        values: what the task measures of it, by the metrics' names.
+        loss: its mean loss.
     """
 
     submodel: int
-    accuracy: float
+    values: Mapping[str, float]
     loss: float

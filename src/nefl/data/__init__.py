@@ -1,9 +1,10 @@
 """Data sets, their division among clients, and augmentation."""
 
-from nefl.data.arrays import ImageDataset, Split
+from nefl.data.arrays import Split
 from nefl.data.augment import POLICIES, BatchTransform, Policy, Transform, make_transform
 from nefl.data.cache import default_cache, open_cached
 from nefl.data.catalog import DATASETS, DatasetInfo
+from nefl.data.columns import Columns, Dataset, Examples
 from nefl.data.datasets import find_dataset, load_dataset
 from nefl.data.partition import PARTITIONS, Partition, partition_clients
 from nefl.data.picture import draw_label_distribution
@@ -14,8 +15,10 @@ __all__ = [
     "PARTITIONS",
     "POLICIES",
     "BatchTransform",
+    "Columns",
+    "Dataset",
     "DatasetInfo",
-    "ImageDataset",
+    "Examples",
     "Partition",
     "Policy",
     "Split",

@@ -1,19 +1,21 @@
-"""The arrays of a data set: what readers produce, what training sees, and the checks between."""
+"""Images and their labels: what readers produce, the checks, and the columns they become."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from nefl.data.columns import Examples
 from nefl.errors import DataError
 
 Images = npt.NDArray[np.uint8]  # [N, C, H, W]
 Labels = npt.NDArray[np.int64]  # [N]
 Shape = tuple[int, int, int]  # (C, H, W)
 
-ARRAY_NAMES = ("train_images", "train_labels", "test_images", "test_labels")
+IMAGE, LABEL = "image", "label"
+"""The columns of images: uint8 [C, H, W] and int64."""
+
 _MAX_CHANNELS = 4
 _STATISTICS_CHUNK = (
     1024  # images; bincount widens to int64, so whole sets would cost 8 bytes a pixel
@@ -44,47 +46,6 @@ class Decoded:
     train: Split
     test: Split
     class_names: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class ImageDataset:
-    """A data set ready for training, normally memory-mapped from the cache.
-
-    Attributes:
-        name: as given to `load_dataset`.
-        train: training examples.
-        test: test examples.
-        class_names: position = label.
-        mean: per channel, of pixel / 255, over the training images.
-        std: likewise, the standard deviation of the population.
-        folder: the cache folder, from which `open_cached` maps the same arrays again.
-    """
-
-    name: str
-    train: Split
-    test: Split
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    folder: Path | None = None
-
-    @property
-    def input_shape(self) -> Shape:
-        """(C, H, W) of one image."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
-
-    @property
-    def files(self) -> Mapping[str, Path]:
-        """The cached file of each array; empty for a data set that was not cached."""
-        if self.folder is None:
-            return {}
-        return {name: self.folder / f"{name}.npy" for name in ARRAY_NAMES}
 
 
 def make_split(images: Images, labels: npt.ArrayLike, classes: int | None, source: str) -> Split:
@@ -172,6 +133,21 @@ def check_decoded(decoded: Decoded, source: str) -> None:
     train, test = decoded.train.images.shape[1:], decoded.test.images.shape[1:]
     if train != test:
         raise DataError(f"{source}: training images are {train}, test images {test} (C, H, W)")
+
+
+def image_examples(decoded: Decoded, source: str) -> Examples:
+    """Return images and labels as columns, with all that is known of them besides.
+
+    Raises:
+        DataError: if the parts are empty or do not fit each other.
+    """
+    check_decoded(decoded, source)
+    mean, std = channel_statistics(decoded.train.images)
+    return Examples(
+        {IMAGE: decoded.train.images, LABEL: decoded.train.labels},
+        {IMAGE: decoded.test.images, LABEL: decoded.test.labels},
+        {"class_names": list(decoded.class_names), "mean": list(mean), "std": list(std)},
+    )
 
 
 def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -19,17 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.arrays import (
-    ARRAY_NAMES,
-    Decoded,
-    ImageDataset,
-    Split,
-    channel_statistics,
-    check_decoded,
-)
+from nefl.data.columns import Columns, Dataset, Examples, count_rows
 from nefl.errors import DataError
 
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
+_PARTS = ("train", "test")
 _DESCRIPTION = "dataset.json"
 _DIGEST_CHARACTERS = 12
 _log = logging.getLogger(__name__)
@@ -69,10 +63,10 @@ def open_or_build(
     folder: Path,
     name: str,
     state: Mapping[str, object],
-    read: Callable[[], Decoded],
+    read: Callable[[], Examples],
     *,
     verify: bool,
-) -> ImageDataset:
+) -> Dataset:
     """Map the cached data set; decode it first if it is absent or damaged.
 
     Raises:
@@ -90,19 +84,24 @@ def open_or_build(
                 return open_cached(folder, verify=verify)
             except DataError:
                 shutil.rmtree(folder)
-        decoded = _read_source(read, name)
+        examples = _read_source(read, name)
         with _writing(folder):
-            _write(folder, name, decoded, state)
+            _write(folder, name, examples, state)
     return open_cached(folder, verify=False)
 
 
-def _read_source(read: Callable[[], Decoded], name: str) -> Decoded:
+def _read_source(read: Callable[[], Examples], name: str) -> Examples:
     try:
-        decoded = read()
+        examples = read()
     except OSError as error:
         raise DataError(f"{error.filename or name}: cannot be read ({error})") from error
-    check_decoded(decoded, name)
-    return decoded
+    for part in _PARTS:
+        columns: Columns = getattr(examples, part)
+        count_rows(columns, f"{name}: the {part} part")
+        for column, array in columns.items():
+            if array.dtype.hasobject:
+                raise DataError(f"{name}: {part} column {column} holds Python objects, not numbers")
+    return examples
 
 
 @contextmanager
@@ -127,28 +126,25 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _write(folder: Path, name: str, decoded: Decoded, state: Mapping[str, object]) -> None:
+def _write(folder: Path, name: str, examples: Examples, state: Mapping[str, object]) -> None:
     """Write under a temporary name, then rename. The caller holds the lock."""
     partial = folder.with_name(f".{folder.name}.partial")
     if partial.exists():  # left by a process that was killed: nobody else can be writing it
         shutil.rmtree(partial)
     partial.mkdir()
     try:
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "train_images": decoded.train.images,
-            "train_labels": decoded.train.labels,
-            "test_images": decoded.test.images,
-            "test_labels": decoded.test.labels,
+        described = {
+            part: {
+                column: _write_array(partial, f"{part}_{column}", array)
+                for column, array in getattr(examples, part).items()
+            }
+            for part in _PARTS
         }
-        described = {key: _write_array(partial, key, array) for key, array in arrays.items()}
-        mean, std = channel_statistics(decoded.train.images)
         description = {
             "format": CACHE_FORMAT,
             "name": name,
-            "class_names": decoded.class_names,
-            "mean": mean,
-            "std": std,
-            "arrays": described,
+            "facts": examples.facts,
+            "columns": described,
             "sources": state,
         }
         text = json.dumps(description, indent=1, default=str)
@@ -174,11 +170,11 @@ def _file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_cached(folder: Path, *, verify: bool) -> ImageDataset:
+def open_cached(folder: Path, *, verify: bool) -> Dataset:
     """Memory-map a data set that was decoded before.
 
     Args:
-        folder: `ImageDataset.folder` of the process that loaded it.
+        folder: `Dataset.folder` of the process that loaded it.
         verify: compare the checksums (reads every byte); sizes and shapes are always compared.
 
     Raises:
@@ -186,20 +182,22 @@ def open_cached(folder: Path, *, verify: bool) -> ImageDataset:
     """
     description = _read_description(folder)
     try:
-        arrays = {
-            key: _map_array(folder / f"{key}.npy", description["arrays"][key], verify)
-            for key in ARRAY_NAMES
-        }
-        return ImageDataset(
-            name=str(description["name"]),
-            train=Split(arrays["train_images"], arrays["train_labels"]),
-            test=Split(arrays["test_images"], arrays["test_labels"]),
-            class_names=tuple(description["class_names"]),
-            mean=tuple(description["mean"]),
-            std=tuple(description["std"]),
-            folder=folder,
+        train, test = (
+            {
+                column: _map_array(folder / f"{part}_{column}.npy", known, verify)
+                for column, known in description["columns"][part].items()
+            }
+            for part in _PARTS
         )
-    except (KeyError, TypeError) as error:
+        checksums = {
+            f"{part}_{column}": str(known["sha256"])
+            for part in _PARTS
+            for column, known in description["columns"][part].items()
+        }
+        return Dataset(
+            str(description["name"]), train, test, dict(description["facts"]), folder, checksums
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _damaged(folder / _DESCRIPTION, f"no proper entry {error}") from error
 
 

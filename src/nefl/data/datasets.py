@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from nefl.data.arrays import ImageDataset
+from nefl.data.arrays import image_examples
 from nefl.data.cache import (
     cache_folder,
     cache_prefix,
@@ -15,6 +15,7 @@ from nefl.data.cache import (
     open_or_build,
 )
 from nefl.data.catalog import DATASETS
+from nefl.data.columns import Dataset, Examples
 from nefl.data.idx import DEBIAN_FASHION_MNIST
 from nefl.data.sources import HUB, OWN, find_source
 from nefl.errors import ConfigError, DataError
@@ -32,7 +33,7 @@ def load_dataset(
     cache: str | Path | None = None,
     verify: bool = True,
     options: Mapping[str, object] | None = None,
-) -> ImageDataset:
+) -> Dataset:
     """Load a data set, decoding it into the cache the first time.
 
     Args:
@@ -61,7 +62,11 @@ def load_dataset(
         return open_cached(kept, verify=verify)
     source = find_source(name, path, chosen)
     folder = cache_folder(base, prefix, source.state)
-    return open_or_build(folder, name, source.state, source.read, verify=verify)
+
+    def read() -> Examples:
+        return image_examples(source.read(), name)
+
+    return open_or_build(folder, name, source.state, read, verify=verify)
 
 
 def find_dataset(

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.arrays import Labels
+from nefl.data.subsets import Labels
 from nefl.errors import ConfigError, DataError
 from nefl.files import write_atomically
 
-PARTITIONS = ("iid", "dirichlet", "pathological", "list")
+PARTITIONS = ("iid", "quantity", "dirichlet", "pathological", "owner", "list")
+BY_LABEL = ("dirichlet", "pathological")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +92,12 @@ class Partition:
 
 
 def partition_clients(
-    labels: Labels,
+    labels: Labels | None,
     clients: int,
     kind: str,
     *,
+    examples: int | None = None,
+    owners: npt.NDArray[Any] | None = None,
     alpha: float = 0.5,
     classes_per_client: int = 2,
     path: str | Path | None = None,
@@ -104,9 +107,12 @@ def partition_clients(
     """Divide examples among clients; the same arguments give the same bytes in any process.
 
     Args:
-        labels: int64 [N], the labels of the training examples.
+        labels: int64 [N], the labels of the training examples; None where they have none.
         clients: number of clients.
-        kind: `iid`, `dirichlet`, `pathological` or `list`.
+        kind: `iid`; `quantity`, alike but of unequal numbers; `dirichlet` or `pathological`, with
+            unequal labels; `owner`, as a column of the data says; or `list`.
+        examples: number of training examples, where there are no labels to count.
+        owners: [N], whose each example is, for `owner`.
         alpha: concentration of the Dirichlet distribution; smaller is more unequal.
         classes_per_client: for `pathological`.
         path: for `list`, a JSON file with one list of indices a client.
@@ -121,19 +127,29 @@ def partition_clients(
         raise ConfigError(f"unknown partition {kind!r}; expected one of {', '.join(PARTITIONS)}")
     if clients < 1 or min_examples < 0 or seed < 0:
         raise ConfigError("partition: needs clients >= 1, min_examples >= 0 and seed >= 0")
-    if clients * min_examples > len(labels):
+    count = len(labels) if labels is not None else examples or 0
+    if clients * min_examples > count:
         raise ConfigError(
             f"partition: {clients} clients of at least {min_examples} examples need "
-            f"{clients * min_examples}, there are {len(labels)}; take fewer clients"
+            f"{clients * min_examples}, there are {count}; take fewer clients"
         )
-    if kind == "iid":
-        partition = _iid(len(labels), clients, seed)
-    elif kind == "dirichlet":
-        partition = _dirichlet(labels, clients, alpha, seed, min_examples)
-    elif kind == "pathological":
-        partition = _pathological(labels, clients, classes_per_client, seed)
+    if kind in BY_LABEL:
+        if labels is None:
+            raise ConfigError(
+                f"partition {kind}: the examples have no classes; take iid, quantity, owner or list"
+            )
+        if kind == "dirichlet":
+            partition = _dirichlet(labels, clients, alpha, seed, min_examples)
+        else:
+            partition = _pathological(labels, clients, classes_per_client, seed)
+    elif kind == "iid":
+        partition = _iid(count, clients, seed)
+    elif kind == "quantity":
+        partition = _quantity(count, clients, alpha, seed, min_examples)
+    elif kind == "owner":
+        partition = _by_owner(owners, clients, seed)
     else:
-        partition = _from_lists(path, len(labels), clients)
+        partition = _from_lists(path, count, clients)
     _check_sizes(partition, kind, min_examples)
     return partition
 
@@ -144,6 +160,8 @@ def _check_sizes(partition: Partition, kind: str, min_examples: int) -> None:
     if sizes[smallest] < min_examples:
         remedy = {
             "iid": "take fewer clients",
+            "quantity": "take a larger alpha or fewer clients",
+            "owner": "leave out owners with few examples, or take fewer clients",
             "dirichlet": "take a larger alpha, fewer clients or another seed",
             "pathological": "take more classes a client, fewer clients or another seed",
             "list": "give it more in the file, or leave it out",
@@ -162,6 +180,46 @@ def _iid(examples: int, clients: int, seed: int) -> Partition:
     sizes = np.full(clients, examples // clients, np.int64)
     sizes[: examples % clients] += 1
     return Partition(indices, _offsets(sizes))
+
+
+def _quantity(examples: int, clients: int, alpha: float, seed: int, least: int) -> Partition:
+    """Deal alike examples out in unequal numbers; everybody has the least that is asked for."""
+    if not 0 < alpha < float("inf"):
+        raise ConfigError(f"partition quantity: alpha is {alpha}, expected more than 0")
+    rng = np.random.default_rng(seed)
+    indices = rng.permutation(examples).astype(np.int64)
+    spare = examples - clients * least
+    exact = rng.dirichlet(np.full(clients, alpha)) * spare
+    sizes = np.floor(exact).astype(np.int64)
+    order = np.argsort(sizes - exact, kind="stable")
+    sizes[order[: spare - int(sizes.sum())]] += 1
+    return Partition(indices, _offsets(sizes + least))
+
+
+def _by_owner(owners: npt.NDArray[Any] | None, clients: int, seed: int) -> Partition:
+    """Give every client its own examples; more owners than clients are dealt out whole."""
+    if owners is None:
+        raise ConfigError(
+            "partition owner: no column says whose an example is; name it in data.options.client"
+        )
+    names, owner_of = np.unique(owners, return_inverse=True)
+    if len(names) < clients:
+        raise ConfigError(
+            f"partition owner: {len(names)} owners for {clients} clients; set clients.count to "
+            f"{len(names)} or less"
+        )
+    # In an order of the seed's, each to the client that has least: sizes stay as even as they can.
+    counts = np.bincount(owner_of, minlength=len(names))
+    client_of = np.arange(len(names))
+    if len(names) > clients:
+        held = np.zeros(clients, np.int64)
+        shuffled = np.random.default_rng(seed).permutation(len(names))
+        for owner in shuffled[np.argsort(-counts[shuffled], kind="stable")]:
+            client_of[owner] = int(np.argmin(held))
+            held[client_of[owner]] += counts[owner]
+    owned = client_of[owner_of]
+    indices = np.argsort(owned, kind="stable").astype(np.int64)
+    return Partition(indices, _offsets(np.bincount(owned, minlength=clients).astype(np.int64)))
 
 
 def _offsets(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from nefl.data.arrays import ImageDataset, Labels
 from nefl.errors import ConfigError
+
+Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,40 +15,38 @@ class Subset:
     """Which examples of a data set take part; the arrays themselves stay where they are.
 
     Attributes:
-        train: sorted int64 positions in `dataset.train`.
-        test: sorted int64 positions in `dataset.test`.
+        train: sorted int64 positions in the training part.
+        test: sorted int64 positions in the test part.
     """
 
     train: Labels
     test: Labels
 
 
-def subset(dataset: ImageDataset, train: int | None, test: int | None, seed: int) -> Subset:
-    """Choose a class-stratified part of each split.
+def choose_part(
+    examples: int, labels: Labels | None, count: int | None, seed: int, stream: int, what: str
+) -> Labels:
+    """Choose a part of some examples; where they have classes, every class keeps its share.
 
     Args:
-        dataset: the data set, only its labels are read.
-        train: number of training examples, None for all.
-        test: number of test examples, None for all.
-        seed: the same seed gives the same choice.
+        examples: how many there are.
+        labels: their classes, if they have any.
+        count: how many to choose, None for all.
+        seed: the same seed and stream give the same choice.
+        stream: which of the choices that a seed makes this is.
+        what: what the examples are called, for the error.
 
     Raises:
         ConfigError: more examples than there are, or none.
     """
-    return Subset(
-        _part(dataset.train.labels, train, seed, 0, f"{dataset.name} train"),
-        _part(dataset.test.labels, test, seed, 1, f"{dataset.name} test"),
-    )
-
-
-def _part(labels: Labels, count: int | None, seed: int, stream: int, what: str) -> Labels:
     if count is None:
-        return np.arange(len(labels), dtype=np.int64)
-    if not 1 <= count <= len(labels):
-        raise ConfigError(
-            f"{what}: a subset of {count} out of {len(labels)} examples; choose fewer"
-        )
-    return choose_stratified(labels, count, np.random.default_rng([seed, stream]))
+        return np.arange(examples, dtype=np.int64)
+    if not 1 <= count <= examples:
+        raise ConfigError(f"{what}: a subset of {count} out of {examples} examples; choose fewer")
+    rng = np.random.default_rng([seed, stream])
+    if labels is None:
+        return np.sort(rng.permutation(examples)[:count]).astype(np.int64)
+    return choose_stratified(labels, count, rng)
 
 
 def choose_stratified(labels: Labels, count: int, rng: np.random.Generator) -> Labels:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from nefl.client import LocalTraining, train
 from nefl.config import RunConfig
-from nefl.data import ImageDataset, Partition, make_transform, subset
-from nefl.data.catalog import DATASETS
+from nefl.data import Columns, Partition
 from nefl.errors import ConfigError
 from nefl.losses import LOSSES
 from nefl.methods import find_method
@@ -24,6 +23,8 @@ from nefl.server.evaluate import (
     score_chunk,
 )
 from nefl.state import ClientUpdate, Tensors, TrainTask
+from nefl.tasks.dealing import subset
+from nefl.tasks.task import Task, rows_of
 
 NARROW = 64
 """Channels up to which a network trains faster with channels last, as measured on CPUs."""
@@ -61,7 +62,7 @@ class Site:
     Args:
         config: the run.
         family: its family.
-        dataset: its data, normally memory-mapped.
+        task: what is learned, its columns normally memory-mapped.
         partition: which examples each client has.
         device: where to compute.
 
@@ -73,7 +74,7 @@ class Site:
         self,
         config: RunConfig,
         family: Family,
-        dataset: ImageDataset,
+        task: Task,
         partition: Partition,
         device: torch.device,
     ) -> None:
@@ -82,12 +83,10 @@ class Site:
         self._partition = partition
         self._modules: dict[int, nn.Module] = {}
         self._unsaved: dict[int, dict[str, Tensor]] = {}
-        self._train = _Examples(dataset.train.images, dataset.train.labels, device)
-        self._test = _Examples(dataset.test.images, dataset.test.labels, device)
-        self._test_rows = subset(dataset, config.data.train, config.data.test, config.seed).test
-        policy = augmentation(config, dataset.name)
-        statistics = dataset.mean, dataset.std, dataset.input_shape
-        self._test_transform = make_transform(policy, *statistics, train=False)
+        self._task = task
+        self._train = _Examples(task.train, device)
+        self._test = _Examples(task.test, device)
+        self._test_rows = subset(task, config).test
         method = find_method(config.model.method)
         self._how = LocalTraining(
             config.local,
@@ -95,7 +94,7 @@ class Site:
             config.rounds,
             config.seed,
             method.clip_norm if config.local.clip_norm is None else config.local.clip_norm,
-            make_transform(policy, *statistics, train=True),
+            task,
             pick_memory_format(config.local.memory_format, family),
             LOSSES[method.loss],
         )
@@ -110,14 +109,13 @@ class Site:
     def train(self, task: TrainTask, tensors: Tensors) -> ClientUpdate:
         """Train a task from a submodel's tensors; the update lives until the next call."""
         model = self._load(task.submodel, tensors)
-        images, labels = self._train.take(self._partition.client(task.client))
-        return train(task, model, images, labels, self._how)
+        return train(task, model, self._train.take(self._partition.client(task.client)), self._how)
 
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""
         model = self.ready(chunk.submodel, tensors)
-        images, labels = self._test.take(self._test_rows[chunk.start : chunk.stop])
-        return score_chunk(model, images, labels, self._test_transform, self._how.memory_format)
+        rows = self._test.take(self._test_rows[chunk.start : chunk.stop])
+        return score_chunk(model, rows, self._task, self._how.memory_format)
 
     def ready(self, submodel: int, tensors: Tensors) -> nn.Module:
         """Return a submodel as it is evaluated; it lives until the next call."""
@@ -130,7 +128,7 @@ class Site:
         """Yield all clients' examples as inputs, without augmentation, in a fixed order."""
         rows = np.sort(self._partition.indices)
         for part in np.array_split(rows, -(-len(rows) // BATCH)):
-            yield self._test_transform(self._train.take(part)[0], None)
+            yield self._task.make_inputs(self._train.take(part))
 
     def _load(self, submodel: int, tensors: Tensors) -> nn.Module:
         module = self._modules.get(submodel)
@@ -155,27 +153,20 @@ class Site:
 
 
 class _Examples:
-    """Images and labels; on an accelerator they stay there, otherwise in the memory map."""
+    """Columns of examples; on an accelerator they stay there, otherwise in the memory map."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, device: torch.device) -> None:
-        self._images, self._labels, self._device = images, labels, device
-        self._resident: tuple[Tensor, Tensor] | None = None
+    def __init__(self, columns: Columns, device: torch.device) -> None:
+        self._columns, self._device = columns, device
+        self._resident: dict[str, Tensor] | None = None
         if device.type != "cpu":
-            self._resident = (
-                torch.from_numpy(np.array(images)).to(device),
-                torch.from_numpy(np.array(labels)).to(device),
-            )
+            self._resident = {
+                name: torch.from_numpy(np.array(column)).to(device)
+                for name, column in columns.items()
+            }
 
-    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def take(self, rows: np.ndarray) -> dict[str, Tensor]:
         """Return the examples in these rows, on the device."""
-        if self._resident is not None:
-            chosen = torch.from_numpy(rows).to(self._device)
-            return self._resident[0][chosen], self._resident[1][chosen]
-        return torch.from_numpy(self._images[rows]), torch.from_numpy(self._labels[rows])
-
-
-def augmentation(config: RunConfig, dataset: str) -> str:
-    """Return the augmentation of a run: what it says, else what the data set is used with."""
-    if config.data.augment is not None:
-        return config.data.augment
-    return DATASETS[dataset].augmentation if dataset in DATASETS else "none"
+        if self._resident is None:
+            return rows_of(self._columns, rows)
+        chosen = torch.from_numpy(rows).to(self._device)
+        return {name: column[chosen] for name, column in self._resident.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nefl.models.rules import depth_rule, exit_rule, width_depth_rule
-from nefl.models.table import LARGE_INPUTS, full_blocks
+from nefl.models.table import LARGE_INPUTS, find_design
 from nefl.nesting.spec import Blocks, Builder, SubmodelSpec
 
 Scaling = Literal["none", "width", "depth", "both"]
@@ -119,7 +119,7 @@ def find_submodels(
         exits: `none`; `own`, a classifier for each submodel; or `all`, every submodel also has
             the classifiers of the smaller ones.
     """
-    full = full_blocks(model)
+    full = find_design(model).full_blocks
     if scaling == "none":
         return Submodels((SubmodelSpec(full),), "the full model alone")
     if exits != "none":

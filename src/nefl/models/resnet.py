@@ -5,7 +5,7 @@ stays. `relu(shortcut(x) + s * F(x))` is the block, as in the paper.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -14,10 +14,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from nefl.models.design import Making, Norm
+from nefl.models.images import image_misfit
 from nefl.nesting.modules import Exit, StaticBatchNorm2d, StepSize
-from nefl.nesting.spec import SubmodelSpec, kept_channels
-
-Norm = Literal["tracked", "static"]
+from nefl.nesting.signature import Signature
+from nefl.nesting.spec import Blocks, SubmodelSpec, kept_channels
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,32 @@ class ResNetDesign:
     bottleneck: bool = False
     expansion: int = 1
     init: str = "torch"
+
+    @property
+    def full_blocks(self) -> Blocks:
+        """The block vectors of the global model."""
+        return tuple((1.0,) * blocks for _, blocks in self.stages)
+
+    @property
+    def inits(self) -> Iterable[str]:
+        """The names of first weights it knows."""
+        return RESNET_INITS
+
+    def misfit(self, signature: Signature) -> str | None:
+        """Say why it cannot take such inputs."""
+        return image_misfit(signature)
+
+    def build(self, spec: SubmodelSpec, making: Making) -> "ResNet":
+        """Build the module of a spec."""
+        return ResNet(
+            self,
+            spec,
+            classes=making.signature.outputs,
+            channels=making.signature.input_shape[0],
+            norm=making.norm,
+            learned_steps=making.learned_steps,
+            init=making.init,
+        )
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

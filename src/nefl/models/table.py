@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from torch import nn
 
 from nefl.errors import ConfigError
-from nefl.models.resnet import RESNET_INITS, Norm, ResNet, ResNetDesign
-from nefl.models.vit import VIT_INITS, VisionTransformer, ViTDesign
+from nefl.models.conv1d import Conv1dDesign
+from nefl.models.decoder import DecoderDesign
+from nefl.models.design import Design, Making, Norm
+from nefl.models.mlp import MLPDesign
+from nefl.models.resnet import ResNetDesign
+from nefl.models.vit import ViTDesign
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, SubmodelSpec
 
 
@@ -23,7 +28,7 @@ def _imagenet(*blocks: int) -> ResNetDesign:
     return ResNetDesign(tuple(zip((64, 128, 256, 512), blocks, strict=True)))
 
 
-MODELS: dict[str, ResNetDesign | ViTDesign] = {
+MODELS: dict[str, Design] = {
     "resnet8": _cifar(1),
     "resnet20": _cifar(3),
     "resnet20_pooled": _cifar(3, pool=True),
@@ -36,12 +41,17 @@ MODELS: dict[str, ResNetDesign | ViTDesign] = {
     ),
     "vit_b_16": ViTDesign(depth=12, heads=12, head_dim=64, mlp_dim=3072, patch=16),
     "vit_tiny": ViTDesign(depth=6, heads=4, head_dim=16, mlp_dim=128, patch=4),
+    "decoder_tiny": DecoderDesign(depth=4, dim=64, heads=4, head_dim=16, mlp_dim=192),
+    "decoder_small": DecoderDesign(depth=6, dim=192, heads=6, head_dim=32, mlp_dim=512),
+    "mlp": MLPDesign(dim=128, inner=256, depth=4),
+    "conv1d": Conv1dDesign(((32, 2), (64, 2), (128, 2))),
 }
+
+SMALL_IMAGES = Signature((3, 32, 32), 10)
+"""Ten classes of small colour images, as CIFAR-10 has them."""
 
 LARGE_INPUTS = ("wide_resnet101_2", "vit_b_16")
 """Models that the paper trains on 224×224 images; the others get 32×32."""
-
-MAX_CLASSES = 1_000_000
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
@@ -57,8 +67,7 @@ class ModelBuilder:
 
     Attributes:
         name: a key of `MODELS`.
-        classes: classes to tell apart.
-        input_shape: channels, height and width of an image.
+        signature: what it takes and gives.
         norm: `tracked` batch norms keep running statistics, `static` ones (HeteroFL's) do not.
         learned_steps: whether step sizes are parameters or constants.
         init: the first weights by name; the design's own if left out.
@@ -68,65 +77,37 @@ class ModelBuilder:
     """
 
     name: str
-    classes: int = 10
-    input_shape: tuple[int, int, int] = (3, 32, 32)
+    signature: Signature = SMALL_IMAGES
     norm: Norm = "tracked"
     learned_steps: bool = True
     init: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        if self.name not in MODELS:
-            raise unknown_name("model", self.name, MODELS)
-        if not 1 <= self.classes <= MAX_CLASSES:
-            raise ConfigError(f"classes {self.classes}: give a number from 1 to {MAX_CLASSES}")
-        shape = "x".join(map(str, self.input_shape))
-        if len(self.input_shape) != 3 or min(self.input_shape) < 1:
-            raise ConfigError(f"input {shape}: give channels, height and width, as in 3x32x32")
-        if min(self.input_shape[1:]) < 8 or max(self.input_shape[1:]) > 1024:
-            raise ConfigError(f"input {shape}: images have sides from 8 to 1024 pixels")
-        inits = VIT_INITS if isinstance(MODELS[self.name], ViTDesign) else RESNET_INITS
-        if self.init is not None and self.init not in inits:
-            raise unknown_name(f"model.init of {self.name}", self.init, inits)
-        patch = getattr(MODELS[self.name], "patch", 1)
-        if any(side % patch for side in self.input_shape[1:]):
-            raise ConfigError(
-                f"input {shape}: {self.name} needs sides that are multiples of its patch, {patch}"
-            )
+        design = find_design(self.name)
+        if (misfit := design.misfit(self.signature)) is not None:
+            shown = self.signature.shown
+            raise ConfigError(f"input {shown}: {self.name} cannot take it; {misfit}")
+        if self.init is not None and self.init not in design.inits:
+            raise unknown_name(f"model.init of {self.name}", self.init, design.inits)
 
     @property
     def full_blocks(self) -> Blocks:
         """The block vectors of the global model: 1 for every block."""
-        return full_blocks(self.name)
+        return find_design(self.name).full_blocks
 
     def __call__(self, spec: SubmodelSpec) -> nn.Module:
         """Build the module of a spec."""
-        design = MODELS[self.name]
-        if isinstance(design, ViTDesign):
-            return VisionTransformer(
-                design,
-                spec,
-                classes=self.classes,
-                input_shape=self.input_shape,
-                learned_steps=self.learned_steps,
-                init=self.init,
-            )
-        return ResNet(
-            design,
-            spec,
-            classes=self.classes,
-            channels=self.input_shape[0],
-            norm=self.norm,
-            learned_steps=self.learned_steps,
-            init=self.init,
-        )
+        making = Making(self.signature, self.norm, self.learned_steps, self.init)
+        return find_design(self.name).build(spec, making)
 
 
-def full_blocks(name: str) -> Blocks:
-    """Return the block vectors of a model with nothing skipped."""
+def find_design(name: str) -> Design:
+    """Return the design of a model by name.
+
+    Raises:
+        ConfigError: if there is no such model.
+    """
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
-    design = MODELS[name]
-    if isinstance(design, ViTDesign):
-        return ((1.0,) * design.depth,)
-    return tuple((1.0,) * blocks for _, blocks in design.stages)
+    return MODELS[name]

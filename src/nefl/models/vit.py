@@ -6,7 +6,7 @@ explicit, so that the corner rule holds and a torchvision checkpoint only needs 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nefl.models.design import Making
+from nefl.models.images import image_misfit
 from nefl.nesting.modules import Exit, StepSize
-from nefl.nesting.spec import SubmodelSpec, kept_channels
+from nefl.nesting.signature import Signature
+from nefl.nesting.spec import Blocks, SubmodelSpec, kept_channels
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,32 @@ class ViTDesign:
     mlp_dim: int
     patch: int
     init: str = "torchvision"
+
+    @property
+    def full_blocks(self) -> Blocks:
+        """The block vectors of the global model."""
+        return ((1.0,) * self.depth,)
+
+    @property
+    def inits(self) -> Iterable[str]:
+        """The names of first weights it knows."""
+        return VIT_INITS
+
+    def misfit(self, signature: Signature) -> str | None:
+        """Say why it cannot take such inputs."""
+        return image_misfit(signature, multiple=self.patch)
+
+    def build(self, spec: SubmodelSpec, making: Making) -> "VisionTransformer":
+        """Build the module of a spec."""
+        channels, height, width = making.signature.input_shape
+        return VisionTransformer(
+            self,
+            spec,
+            classes=making.signature.outputs,
+            input_shape=(channels, height, width),
+            learned_steps=making.learned_steps,
+            init=making.init,
+        )
 
 
 class SelfAttention(nn.Module):

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nefl.nesting.signature import Signature
+
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storages that operations make, from their making to their end."""
@@ -46,18 +48,18 @@ def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- meta tensors have no address
 
 
-def inference_memory(module: nn.Module, input_shape: tuple[int, ...], batch_size: int = 1) -> int:
+def inference_memory(module: nn.Module, signature: Signature, batch_size: int = 1) -> int:
     """Return the bytes that a prediction needs: weights, buffers, a batch, live activations.
 
     Args:
         module: on the meta device.
-        input_shape: one example, such as (3, 32, 32).
+        signature: what it takes.
         batch_size: examples predicted at once.
 
     Scratch space of kernels and the runtime itself come on top.
     """
     fixed = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
-    batch = torch.empty(batch_size, *input_shape, device="meta")
+    batch = signature.example(batch_size, "meta")
     was = module.training
     module.eval()
     try:

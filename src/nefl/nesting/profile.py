@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nefl.errors import ConfigError
 from nefl.nesting.modules import StepSize
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta
 
 _CONVOLUTION = torch.ops.aten.convolution
@@ -69,13 +70,13 @@ def count_steps(module: nn.Module) -> int:
 
 
 def profile_family(
-    family: Family, input_shape: tuple[int, ...], batch_size: int, optimiser_copies: int = 0
+    family: Family, signature: Signature, batch_size: int, optimiser_copies: int = 0
 ) -> list[SubmodelProfile]:
     """Cost out every submodel, without storage and without computing anything.
 
     Args:
         family: the family.
-        input_shape: one example, such as (3, 32, 32).
+        signature: what the models take.
         batch_size: the batch that the training memory is for.
         optimiser_copies: numbers that the optimiser keeps for each weight: 0 for plain SGD, 1
             with momentum, 2 for Adam.
@@ -88,7 +89,7 @@ def profile_family(
     profiles = []
     for index, spec in enumerate(family.specs, start=1):
         module = family.meta_module(index)
-        macs, macs_total = count_macs(module, input_shape)
+        macs, macs_total = count_macs(module, signature)
         params = count_params(module)
         gamma, gamma_d = params / full_params, _depth_ratio(family, spec, full, full_params)
         uniform = not isinstance(spec.width, tuple) and spec.inner_width is None
@@ -105,9 +106,9 @@ def profile_family(
                 step_sizes=count_steps(module),
                 macs=macs,
                 macs_total=macs_total,
-                train_macs=PASSES * count_train_macs(module, input_shape),
+                train_macs=PASSES * count_train_macs(module, signature),
                 train_memory_bytes=training_memory(
-                    module, input_shape, batch_size, optimiser_copies
+                    module, signature, batch_size, optimiser_copies
                 ),
                 payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
             )
@@ -128,15 +129,15 @@ def stage_channels(module: nn.Module) -> tuple[int, ...]:
     return tuple(int(count) for count in channels)
 
 
-def count_macs(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
+def count_macs(module: nn.Module, signature: Signature) -> tuple[int, int]:
     """Return the MACs of one forward pass of one example: convolutions only, and all."""
-    counter = _count(module, input_shape, every_exit=False)
+    counter = _count(module, signature, every_exit=False)
     by_op = counter.get_flop_counts()["Global"]
     convolutions = sum(n for op, n in by_op.items() if op is _CONVOLUTION)
     return convolutions // 2, counter.get_total_flops() // 2
 
 
-def count_train_macs(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+def count_train_macs(module: nn.Module, signature: Signature) -> int:
     """Return the MACs of the forward pass of a training step, for one example.
 
     A module that draws what it trains in a step has a method `drawn_nets` that returns the nets
@@ -144,23 +145,23 @@ def count_train_macs(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     """
     drawn = getattr(module, "drawn_nets", None)
     nets = drawn() if drawn else [module]
-    counters = [_count(net, input_shape, every_exit=True) for net in nets]
+    counters = [_count(net, signature, every_exit=True) for net in nets]
     return sum(counter.get_total_flops() // 2 for counter in counters) // len(counters)
 
 
-def _count(module: nn.Module, input_shape: tuple[int, ...], *, every_exit: bool) -> FlopCounterMode:
+def _count(module: nn.Module, signature: Signature, *, every_exit: bool) -> FlopCounterMode:
     counter = FlopCounterMode(display=False)
     with _mode(module, training=False), torch.no_grad(), counter:
-        _forward(module, torch.empty(1, *input_shape, device="meta"), every_exit=every_exit)
+        _forward(module, signature.example(1, "meta"), every_exit=every_exit)
     return counter
 
 
 def training_memory(
-    module: nn.Module, input_shape: tuple[int, ...], batch_size: int, optimiser_copies: int = 0
+    module: nn.Module, signature: Signature, batch_size: int, optimiser_copies: int = 0
 ) -> int:
     """Return the bytes that a training step needs, see `SubmodelProfile`."""
     fixed = {_identity(t) for t in (*module.parameters(), *module.buffers())}
-    batch = torch.empty(batch_size, *input_shape, device="meta")
+    batch = signature.example(batch_size, "meta")
     kept = {_identity(batch): batch}
 
     def keep(tensor: Tensor) -> Tensor:

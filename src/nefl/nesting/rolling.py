@@ -13,6 +13,7 @@ import torch
 
 from nefl.errors import NestingError
 from nefl.nesting.corners import extract
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
@@ -27,7 +28,7 @@ def scaled_axes(family: Family, name: str) -> tuple[int, ...]:
     )
 
 
-def check_rolling(family: Family, input_shape: tuple[int, ...]) -> None:
+def check_rolling(family: Family, signature: Signature) -> None:
     """Raise unless rolling changes nothing that the full model computes.
 
     It does where one place on a scaled axis is not one channel, as behind a flattened feature map.
@@ -36,8 +37,8 @@ def check_rolling(family: Family, input_shape: tuple[int, ...]) -> None:
         NestingError: if it does, or if submodels keep tensors for themselves.
     """
     state = family.initial_state(0)
-    images = torch.randn(4, *input_shape, generator=torch.Generator().manual_seed(0))
-    before, after = (_logits(family, each, images) for each in (state, roll(state, family)))
+    inputs = signature.noise(4)
+    before, after = (_logits(family, each, inputs) for each in (state, roll(state, family)))
     if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
         raise NestingError(
             "rolling windows: rolled by one channel the full model computes something else; one "
@@ -46,12 +47,12 @@ def check_rolling(family: Family, input_shape: tuple[int, ...]) -> None:
         )
 
 
-def _logits(family: Family, state: ServerState, images: torch.Tensor) -> torch.Tensor:
+def _logits(family: Family, state: ServerState, inputs: torch.Tensor) -> torch.Tensor:
     with torch.random.fork_rng(devices=[]):  # its first weights are not kept
         module = family.build(family.specs[-1]).eval()
     module.load_state_dict(extract(state, family, len(family)))
     with torch.no_grad():
-        logits: torch.Tensor = module(images)
+        logits: torch.Tensor = module(inputs)
     return logits
 
 

@@ -1,16 +1,17 @@
 """Measuring submodels on the test set."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from nefl.nesting.modules import has_static_norms, measuring_norms
 from nefl.nesting.spec import Family
 from nefl.state import Evaluation
+from nefl.tasks.metrics import Metric
+from nefl.tasks.task import Rows, Task, arranged
 
 CHUNK = 1000
 """Test examples in one piece of work; small enough to share out among workers."""
@@ -30,11 +31,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a chunk yielded: examples, how many were right, and the sum of their losses."""
+    """What a chunk yielded.
+
+    Attributes:
+        examples: how many there were.
+        loss: the sum of their losses.
+        sums: the sums of each metric, by its name.
+    """
 
     examples: int
-    correct: int
     loss: float
+    sums: Mapping[str, Sequence[float]]
 
 
 def needs_measuring(family: Family, *, recalibrate: bool) -> bool:
@@ -70,45 +77,57 @@ def measure_norms(
     model.eval()
     with torch.inference_mode(), measuring_norms(model):
         for batch in batches:
-            model(batch.contiguous(memory_format=memory_format))
+            model(arranged(batch, memory_format))
 
 
 def score_chunk(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    transform: Callable[[Tensor, None], Tensor],
-    memory_format: torch.memory_format,
+    model: nn.Module, rows: Rows, task: Task, memory_format: torch.memory_format
 ) -> Score:
-    """Count what a model gets right; uint8 images [N, C, H, W] and int64 labels [N]."""
-    correct, loss = 0, 0.0
+    """Measure a model on some examples."""
+    examples = len(next(iter(rows.values())))
+    loss = 0.0
+    sums: dict[str, list[float]] = {metric.name: [] for metric in task.measured}
     model.eval()
     with torch.inference_mode():
-        pieces = -(-len(labels) // BATCH)  # of even size: never a batch of one beside others
-        for batch, truth in zip(
-            torch.tensor_split(images, pieces), torch.tensor_split(labels, pieces), strict=True
-        ):
-            logits = model(transform(batch, None).contiguous(memory_format=memory_format))
-            correct += int((logits.argmax(1) == truth).sum())
-            loss += float(functional.cross_entropy(logits, truth, reduction="sum"))
-    return Score(len(labels), correct, loss)
+        pieces = -(-examples // BATCH)  # of even size: never a batch of one beside others
+        for some in _pieces(rows, pieces):
+            outputs = model(arranged(task.make_inputs(some), memory_format))
+            target = task.make_target(some)
+            loss += float(task.loss_of(outputs, target)) * len(target)
+            for metric in task.measured:
+                found = metric.sums(outputs, target).tolist()
+                before = sums[metric.name] or [0.0] * len(found)
+                sums[metric.name] = [a + b for a, b in zip(before, found, strict=True)]
+    return Score(examples, loss, sums)
 
 
-def mean_accuracy(evaluations: Sequence[Evaluation]) -> float:
-    """Return the mean accuracy over submodels, the paper's average."""
-    return sum(e.accuracy for e in evaluations) / len(evaluations)
+def _pieces(rows: Rows, pieces: int) -> Iterable[dict[str, Tensor]]:
+    split = {name: torch.tensor_split(values, pieces) for name, values in rows.items()}
+    for piece in range(pieces):
+        yield {name: parts[piece] for name, parts in split.items()}
 
 
-def combine(chunks: Iterable[Chunk], scores: Iterable[Score]) -> list[Evaluation]:
+def mean_of(evaluations: Sequence[Evaluation], metric: str) -> float:
+    """Return the mean of a metric over submodels, the paper's average."""
+    return sum(e.values[metric] for e in evaluations) / len(evaluations)
+
+
+def combine(
+    chunks: Iterable[Chunk], scores: Iterable[Score], metrics: Sequence[Metric]
+) -> list[Evaluation]:
     """Put the pieces together, one evaluation a submodel, smallest first."""
-    sums: dict[int, list[Score]] = {}
+    by_submodel: dict[int, list[Score]] = {}
     for chunk, score in zip(chunks, scores, strict=True):
-        sums.setdefault(chunk.submodel, []).append(score)
+        by_submodel.setdefault(chunk.submodel, []).append(score)
     return [
         Evaluation(
             submodel,
-            sum(score.correct for score in parts) / sum(score.examples for score in parts),
+            {metric.name: metric.value(_added(parts, metric)) for metric in metrics},
             sum(score.loss for score in parts) / sum(score.examples for score in parts),
         )
-        for submodel, parts in sorted(sums.items())
+        for submodel, parts in sorted(by_submodel.items())
     ]
+
+
+def _added(parts: Sequence[Score], metric: Metric) -> list[float]:
+    return [sum(column) for column in zip(*(p.sums[metric.name] for p in parts), strict=True)]

@@ -1,0 +1,224 @@
+"""Tables: rows of numbers and words, from CSV, JSON lines, or scikit-learn's own.
+
+A table becomes three columns: `features`, float32 [N, F], in which a column of words has a number
+for each of its words; `target`, the class or number to learn; and, where a column says whose a
+row is, `client`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nefl.data.columns import Examples
+from nefl.data.splitting import number_owners, split_rows
+from nefl.errors import ConfigError, DataError
+
+FEATURES, TARGET, CLIENT = "features", "target", "client"
+
+MAX_WORDS = 100
+"""Different words that a column may have to be taken as kinds of something."""
+
+SKLEARN = {
+    "iris": "load_iris",
+    "wine": "load_wine",
+    "breast-cancer": "load_breast_cancer",
+    "diabetes": "load_diabetes",
+}
+"""scikit-learn's tables that come with it."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is read.
+
+    Attributes:
+        target: the column to learn; the last one if left out.
+        client: the column that says whose a row is, if there is one.
+        features: the columns to learn from; all others if left out.
+        learn: `classes`, `numbers`, or `auto`: numbers if the target has fractions or more than a
+            hundred different values, classes otherwise.
+        test: the share of rows that is kept for testing, chosen by `seed`; or
+        test_root: the file of the test rows.
+        seed: where that choice comes from.
+    """
+
+    target: str | None = None
+    client: str | None = None
+    features: Sequence[str] | None = None
+    learn: str = "auto"
+    test: float = 0.2
+    test_root: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no table can be read by."""
+        if not 0 < self.test < 1:
+            raise ConfigError(f"data.options.test is {self.test}: give a share between 0 and 1")
+        if self.learn not in ("auto", "classes", "numbers"):
+            raise ConfigError(
+                f"data.options.learn is {self.learn!r}: give 'classes', 'numbers' or 'auto'"
+            )
+
+
+Table = Mapping[str, npt.NDArray[Any]]
+"""Columns as they stand in a file: float64 numbers (NaN where one is missing), or str objects."""
+
+
+def read_table(path: Path, options: TableOptions) -> Examples:
+    """Read a CSV file or JSON lines.
+
+    Raises:
+        DataError: the file does not parse, or has no such column.
+    """
+    table = _read_file(path)
+    if options.test_root is None:
+        return table_examples(table, options, str(path))
+    other = _read_file(Path(options.test_root))
+    if missing := sorted(set(table) - set(other)):
+        raise DataError(f"{options.test_root}: has no column {missing[0]!r}, {path} has")
+    rows = len(next(iter(table.values())))
+    joined = {name: np.concatenate([table[name], other[name]]) for name in table}
+    return table_examples(joined, options, str(path), train_rows=rows)
+
+
+def read_sklearn(name: str, options: TableOptions) -> Examples:
+    """Return one of scikit-learn's own tables."""
+    from sklearn import datasets
+
+    bunch = getattr(datasets, SKLEARN[name])()
+    names = [str(each) for each in bunch.feature_names]
+    table: dict[str, npt.NDArray[Any]] = {
+        each: bunch.data[:, place].astype(np.float64) for place, each in enumerate(names)
+    }
+    classes = getattr(bunch, "target_names", None)
+    target = bunch.target
+    if classes is not None:
+        table[TARGET] = np.asarray([str(classes[label]) for label in target], dtype=object)
+    else:
+        table[TARGET] = np.asarray(target, dtype=np.float64)
+    return table_examples(table, options, name)
+
+
+def _read_file(path: Path) -> Table:
+    import pyarrow as pa
+    from pyarrow import csv, json
+
+    try:
+        read = json.read_json if path.suffix in (".jsonl", ".ndjson", ".json") else csv.read_csv
+        table = read(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a table ({error})") from error
+    if not table.num_rows:
+        raise DataError(f"{path}: has no rows")
+    return {name: _as_numpy(table[name], name, path) for name in table.column_names}
+
+
+def _as_numpy(column: Any, name: str, path: Path) -> npt.NDArray[Any]:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        values = ["" if value is None else str(value) for value in column.to_pylist()]
+        return np.asarray(values, dtype=object)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    if pa.types.is_temporal(kind):
+        return np.asarray([str(value) for value in column.to_pylist()], dtype=object)
+    raise DataError(f"{path}: column {name!r} holds {kind}; expected numbers or words")
+
+
+def table_examples(
+    table: Table, options: TableOptions, source: str, train_rows: int | None = None
+) -> Examples:
+    """Turn a table into columns, its rows split into train and test.
+
+    Args:
+        table: the columns as they stand in a file.
+        options: how it is read.
+        source: the file at fault if something is wrong.
+        train_rows: how many leading rows are for training, where the test rows have a file.
+
+    Raises:
+        DataError: if a column is not there or cannot be used.
+    """
+    target = options.target if options.target is not None else list(table)[-1]
+    others = [name for name in table if name not in (target, options.client)]
+    features = list(options.features) if options.features is not None else others
+    for name in (target, options.client, *features):
+        if name is not None and name not in table:
+            raise DataError(f"{source}: has no column {name!r}; there are {', '.join(table)}")
+    rows = len(table[target])
+    owners, owner_names = number_owners(table.get(options.client or ""))
+    values, names = _learnt(table[target], options.learn, f"{source}: {target}")
+    parts = split_rows(rows, values if names else None, options.test, options.seed, train_rows)
+    matrix, feature_names = _matrix(table, features, parts[0], source)
+    columns: dict[str, npt.NDArray[Any]] = {FEATURES: matrix, TARGET: values}
+    if owners is not None:
+        columns[CLIENT] = owners
+    train, test = ({name: column[part] for name, column in columns.items()} for part in parts)
+    numbers = train[FEATURES].astype(np.float64)
+    deviation = numbers.std(axis=0)
+    facts: dict[str, Any] = {
+        "class_names": names,
+        "features": feature_names,
+        "mean": numbers.mean(axis=0).tolist(),
+        "std": np.where(deviation > 0, deviation, 1.0).tolist(),
+        "owners": owner_names,
+    }
+    if not names:
+        facts["target_mean"] = float(train[TARGET].mean())
+        facts["target_std"] = float(train[TARGET].std()) or 1.0
+    return Examples(train, test, facts)
+
+
+def _learnt(
+    column: npt.NDArray[Any], learn: str, source: str
+) -> tuple[npt.NDArray[Any], list[str]]:
+    """Return classes with their names, or numbers and no names."""
+    words = column.dtype == object
+    if not words and np.isnan(column).any():
+        raise DataError(f"{source}: row {int(np.argmax(np.isnan(column)))} has nothing to learn")
+    if learn == "numbers" and words:
+        raise DataError(f"{source}: holds words; set data.options.learn to 'classes'")
+    if learn == "auto":
+        kinds = len(np.unique(column))
+        whole = words or bool((column == np.round(column)).all())
+        learn = "classes" if whole and kinds <= MAX_WORDS else "numbers"
+        if words and kinds > MAX_WORDS:
+            raise DataError(f"{source}: {kinds} different words; expected {MAX_WORDS} or fewer")
+    if learn == "numbers":
+        return column.astype(np.float32), []
+    kinds_, labels = np.unique(column, return_inverse=True)
+    names = [str(kind) if words else f"{kind:g}" for kind in kinds_]
+    return labels.astype(np.int64), names
+
+
+def _matrix(
+    table: Table, features: Sequence[str], train: npt.NDArray[np.int64], source: str
+) -> tuple[npt.NDArray[np.float32], list[str]]:
+    """Return all features as numbers; a missing one is the training rows' mean."""
+    columns: list[npt.NDArray[Any]] = []
+    names: list[str] = []
+    for name in features:
+        column = table[name]
+        if column.dtype == object:
+            words = sorted(set(column.tolist()))
+            if len(words) > MAX_WORDS:
+                raise DataError(
+                    f"{source}: column {name!r} has {len(words)} different words, expected "
+                    f"{MAX_WORDS} or fewer; leave it out by data.options.features"
+                )
+            columns += [(column == word).astype(np.float64) for word in words]
+            names += [f"{name}={word}" for word in words]
+        else:
+            known = column[train][np.isfinite(column[train])]
+            mean = float(known.mean()) if len(known) else 0.0
+            columns.append(np.where(np.isfinite(column), column, mean))
+            names.append(name)
+    if not columns:
+        raise DataError(f"{source}: no column to learn from")
+    return np.stack(columns, axis=1).astype(np.float32), names

@@ -1,0 +1,228 @@
+"""Texts as bytes: from files, JSON lines, or the Python standard library's own source.
+
+A text becomes rows of one length. For the next token a client's texts are joined and cut into
+rows; for a class every text is a row, cut off or filled up with the padding token.
+"""
+
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nefl.data.columns import Examples
+from nefl.data.splitting import number_owners, split_rows
+from nefl.errors import ConfigError, DataError
+
+TOKENS, LABEL, CLIENT = "tokens", "label", "client"
+BYTES = 256
+"""Different tokens, where a token is a byte."""
+
+PADDING = BYTES
+"""The token that fills up short texts; one more than there are bytes."""
+
+_SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__", "turtledemo"}
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How texts are read.
+
+    Attributes:
+        length: tokens of a row.
+        text: the column of JSON lines that holds the text.
+        label: the column that holds its class, for classification.
+        client: the column that says whose it is; for folders, the first folder below the root.
+        test: the share of rows that is kept for testing.
+        seed: where that choice comes from.
+        classes: for the standard library's packages, how many of the largest to tell apart.
+        most: rows of one client at the most; all if left out.
+    """
+
+    length: int = 128
+    text: str = "text"
+    label: str = "label"
+    client: str | None = None
+    test: float = 0.1
+    seed: int = 0
+    classes: int = 10
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no text can be read by."""
+        if not 2 <= self.length <= 65_536:
+            raise ConfigError(f"data.options.length is {self.length}: give 2 to 65536 tokens")
+        if not 0 < self.test < 1:
+            raise ConfigError(f"data.options.test is {self.test}: give a share between 0 and 1")
+        if self.classes < 2:
+            raise ConfigError(f"data.options.classes is {self.classes}: give 2 or more")
+
+
+def read_stdlib(options: TextOptions) -> Examples:
+    """Return the Python standard library's own source as rows for the next token."""
+    return next_token_examples(stdlib_texts(), options, "stdlib")
+
+
+def read_stdlib_packages(options: TextOptions) -> Examples:
+    """Return pieces of the standard library's source with the package that each is from."""
+    texts = stdlib_texts()
+    sizes = {name: sum(map(len, parts)) for name, parts in texts.items()}
+    chosen = sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[: options.classes])
+    rows, labels = [], []
+    for label, name in enumerate(chosen):
+        cut = _cut(b"\n".join(texts[name]), options.length)[: options.most]
+        rows.append(cut)
+        labels.append(np.full(len(cut), label, np.int64))
+    return _labelled(np.concatenate(rows), np.concatenate(labels), chosen, None, options)
+
+
+def stdlib_texts() -> dict[str, list[bytes]]:
+    """Return the source files of each package or module of the standard library, in order."""
+    root = Path(sysconfig.get_path("stdlib"))
+    texts: dict[str, list[bytes]] = {}
+    for path in sorted(root.rglob("*.py")):
+        below = path.relative_to(root).parts
+        if _SKIPPED & set(below):
+            continue
+        texts.setdefault(below[0].removesuffix(".py"), []).append(path.read_bytes())
+    if not texts:
+        raise DataError(f"{root}: the standard library's source is not there")
+    return texts
+
+
+def read_text_files(root: Path, options: TextOptions) -> Examples:
+    """Return text files, or a folder of them, as rows for the next token.
+
+    Every file below one folder of the root belongs to the client of that folder's name; files in
+    the root itself are a client each.
+
+    Raises:
+        DataError: if there are none.
+    """
+    paths = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+    texts: dict[str, list[bytes]] = {}
+    for path in paths:
+        below = path.relative_to(root).parts or (path.name,)
+        texts.setdefault(below[0], []).append(path.read_bytes())
+    if not texts:
+        raise DataError(f"{root}: no text file in it")
+    return next_token_examples(texts, options, str(root))
+
+
+def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Examples:
+    """Return JSON lines with a text each, for its class or for the next token.
+
+    Raises:
+        DataError: the file does not parse, or lacks a column.
+    """
+    table = _read_lines(path)
+    texts = [str(text).encode() for text in _column(table, options.text, path)]
+    owner = None if options.client is None else np.asarray(_column(table, options.client, path))
+    if classify:
+        names, labels = np.unique(
+            np.asarray([str(each) for each in _column(table, options.label, path)]),
+            return_inverse=True,
+        )
+        rows = np.stack([_padded(text, options.length) for text in texts])
+        return _labelled(rows, labels.astype(np.int64), list(map(str, names)), owner, options)
+    gathered: dict[str, list[bytes]] = {}
+    for place, text in enumerate(texts):
+        gathered.setdefault("all" if owner is None else str(owner[place]), []).append(text)
+    return next_token_examples(gathered, options, str(path), owned=owner is not None)
+
+
+def _read_lines(path: Path) -> Mapping[str, Sequence[Any]]:
+    import pyarrow as pa
+    from pyarrow import json
+
+    try:
+        table = json.read_json(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as JSON lines ({error})") from error
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def _column(table: Mapping[str, Sequence[Any]], name: str, path: Path) -> Sequence[Any]:
+    if name not in table:
+        raise DataError(f"{path}: has no column {name!r}; there are {', '.join(table)}")
+    for row, value in enumerate(table[name]):
+        if value is None:
+            raise DataError(f"{path}: line {row + 1} has no {name!r}")
+    return table[name]
+
+
+def next_token_examples(
+    texts: Mapping[str, Sequence[bytes]], options: TextOptions, source: str, *, owned: bool = True
+) -> Examples:
+    """Join each owner's texts and cut them into rows of `length` tokens and the one behind.
+
+    The last rows of every owner are for testing, so that no text is on both sides but one.
+
+    Raises:
+        DataError: if no text is long enough.
+    """
+    parts: dict[str, list[tuple[npt.NDArray[np.uint8], str]]] = {"train": [], "test": []}
+    for owner, some in sorted(texts.items()):
+        rows = _cut(b"\n".join(some), options.length + 1)[: options.most]
+        tests = round(len(rows) * options.test) if len(rows) > 1 else 0
+        parts["train"].append((rows[: len(rows) - tests], owner))
+        parts["test"].append((rows[len(rows) - tests :], owner))
+    columns = []
+    for part in ("train", "test"):
+        rows = np.concatenate([rows for rows, _ in parts[part]])
+        if not len(rows):
+            raise DataError(
+                f"{source}: too little text for rows of {options.length} tokens; give more, or a "
+                "smaller data.options.length"
+            )
+        owners = np.concatenate([np.full(len(rows), owner) for rows, owner in parts[part]])
+        columns.append((rows, owners))
+    names = sorted({str(owner) for _, owners in columns for owner in owners})
+    numbers = {name: number for number, name in enumerate(names)}
+    train, test = (
+        {
+            TOKENS: rows,
+            CLIENT: np.asarray([numbers[str(owner)] for owner in owners], dtype=np.int64),
+        }
+        for rows, owners in columns
+    )
+    facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": "bytes"}
+    return Examples(train, test, facts | {"owners": names if owned else []})
+
+
+def _labelled(
+    rows: npt.NDArray[Any],
+    labels: npt.NDArray[np.int64],
+    names: Sequence[str],
+    owner: npt.NDArray[Any] | None,
+    options: TextOptions,
+) -> Examples:
+    owners, owner_names = number_owners(owner)
+    columns: dict[str, npt.NDArray[Any]] = {TOKENS: rows, LABEL: labels}
+    if owners is not None:
+        columns[CLIENT] = owners
+    parts = split_rows(len(rows), labels, options.test, options.seed)
+    train, test = ({name: column[part] for name, column in columns.items()} for part in parts)
+    facts = {
+        "class_names": list(names),
+        "vocabulary": BYTES + 1,
+        "padding": PADDING,
+        "length": options.length,
+        "tokenizer": "bytes",
+        "owners": owner_names,
+    }
+    return Examples(train, test, facts)
+
+
+def _cut(text: bytes, length: int) -> npt.NDArray[np.uint8]:
+    rows = len(text) // length
+    return np.frombuffer(text, np.uint8, rows * length).reshape(rows, length)
+
+
+def _padded(text: bytes, length: int) -> npt.NDArray[np.int16]:
+    row = np.full(length, PADDING, np.int16)
+    row[: len(text)] = np.frombuffer(text[:length], np.uint8)
+    return row

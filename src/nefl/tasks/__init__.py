@@ -1,0 +1,1 @@
+"""What is learned: examples, inputs and targets, the loss, and what is measured."""

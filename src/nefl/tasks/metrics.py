@@ -1,0 +1,165 @@
+"""What is measured of a submodel: metrics as sums over examples, which any process can add up.
+
+A metric turns the outputs and targets of a batch into a few sums, and the sums of all batches into
+a value. So a test set can be scored in pieces, anywhere, and the value is that of the whole.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nefl.errors import ConfigError
+from nefl.references import is_reference
+
+Direction = Literal["up", "down"]
+Sums = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One thing that is measured.
+
+    Attributes:
+        name: what it is called in logs, tables and figures.
+        better: whether a good value is high (`up`) or low (`down`).
+        sums: from a batch's outputs and targets to a vector of sums.
+        value: from the sums over all batches to the value.
+        percent: whether people read it in percent.
+    """
+
+    name: str
+    better: Direction
+    sums: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[Sums], float]
+    percent: bool = False
+
+    def is_better(self, one: float, other: float) -> bool:
+        """Whether a value is better than another; any number is better than none."""
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(other) and not math.isnan(one)
+        return one > other if self.better == "up" else one < other
+
+    @property
+    def worst_possible(self) -> float:
+        """What every value is at least as good as."""
+        return -math.inf if self.better == "up" else math.inf
+
+
+def ratio(sums: Sums) -> float:
+    """Return the first sum over the second."""
+    return sums[0] / sums[1] if sums[1] else math.nan
+
+
+def _pair(total: Tensor, count: int) -> Tensor:
+    return torch.stack((total.double(), torch.tensor(count, dtype=torch.float64).to(total.device)))
+
+
+def flat_logits(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits [n, classes] and targets [n], of a batch or of every token in it."""
+    return outputs.reshape(-1, outputs.shape[-1]), target.reshape(-1)
+
+
+def _hits(outputs: Tensor, target: Tensor, best: int) -> Tensor:
+    logits, truth = flat_logits(outputs, target)
+    if best == 1:
+        right = logits.argmax(1) == truth
+    else:
+        top = logits.topk(min(best, logits.shape[1]), dim=1).indices
+        right = (top == truth[:, None]).any(1)
+    return _pair(right.sum(), len(truth))
+
+
+def _cross_entropy(outputs: Tensor, target: Tensor) -> Tensor:
+    logits, truth = flat_logits(outputs, target)
+    return _pair(functional.cross_entropy(logits, truth, reduction="sum"), len(truth))
+
+
+def _confusion(outputs: Tensor, target: Tensor) -> Tensor:
+    """Return for each class how often it was rightly said, said, and true."""
+    logits, truth = flat_logits(outputs, target)
+    classes, said = logits.shape[1], logits.argmax(1)
+    counted = (said[said == truth], said, truth)
+    return torch.cat([torch.bincount(each, minlength=classes) for each in counted]).double()
+
+
+def _macro_f1(sums: Sums) -> float:
+    """Return the mean over classes of 2 right / (said + true); a class that never came is none."""
+    classes = len(sums) // 3
+    scores = [
+        2 * right / (said + true)
+        for right, said, true in zip(
+            sums[:classes], sums[classes : 2 * classes], sums[2 * classes :], strict=True
+        )
+        if said + true
+    ]
+    return sum(scores) / len(scores) if scores else math.nan
+
+
+def _errors(power: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def sums(outputs: Tensor, target: Tensor) -> Tensor:
+        apart = (outputs.reshape(target.shape) - target).double().abs()
+        return _pair(apart.pow(power).sum(), target.numel())
+
+    return sums
+
+
+def _spread(outputs: Tensor, target: Tensor) -> Tensor:
+    """Return squared errors, targets, squared targets and their number."""
+    truth = target.double()
+    apart = outputs.reshape(target.shape).double() - truth
+    count = torch.tensor(float(target.numel()), dtype=torch.float64, device=target.device)
+    return torch.stack((apart.square().sum(), truth.sum(), truth.square().sum(), count))
+
+
+def _explained(sums: Sums) -> float:
+    errors, total, squares, count = sums
+    spread = squares - total * total / count if count else 0.0
+    return 1 - errors / spread if spread > 0 else math.nan
+
+
+def _perplexity(sums: Sums) -> float:
+    mean = ratio(sums)
+    return math.exp(mean) if mean < 700 else math.inf  # where exp ends
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "up", lambda o, t: _hits(o, t, 1), ratio, percent=True),
+        Metric("top-5", "up", lambda o, t: _hits(o, t, 5), ratio, percent=True),
+        Metric("f1", "up", _confusion, _macro_f1, percent=True),
+        Metric("perplexity", "down", _cross_entropy, _perplexity),
+        Metric("cross-entropy", "down", _cross_entropy, ratio),
+        Metric("mae", "down", _errors(1), ratio),
+        Metric("rmse", "down", _errors(2), lambda sums: math.sqrt(ratio(sums))),
+        Metric("r2", "up", _spread, _explained),
+    )
+}
+"""Metrics by name: f1 is the mean over classes, mae and rmse the mean absolute and the root mean
+squared error, r2 the share of the target's variance that is explained.
+"""
+
+
+def find_metric(name: str) -> Metric:
+    """Return a metric by name, or a user's own by `package.module:thing`.
+
+    Raises:
+        ConfigError: if there is no such metric.
+    """
+    if is_reference(name):
+        from nefl.references import import_function
+
+        found = import_function(name)
+        if not isinstance(found, Metric):
+            found = found()
+        if not isinstance(found, Metric):
+            raise ConfigError(f"{name}: is {type(found).__name__}; expected a nefl.Metric")
+        return found
+    if name not in METRICS:
+        raise ConfigError(f"metric {name!r} is unknown; there are: {', '.join(METRICS)}")
+    return METRICS[name]
