@@ -95,7 +95,7 @@ def score_chunk(
             target = task.make_target(some)
             loss += float(task.loss_of(outputs, target)) * len(target)
             for metric in task.measured:
-                found = metric.sums(outputs, target).tolist()
+                found = task.measure(metric, outputs, target)
                 before = sums[metric.name] or [0.0] * len(found)
                 sums[metric.name] = [a + b for a, b in zip(before, found, strict=True)]
     return Score(examples, loss, sums)

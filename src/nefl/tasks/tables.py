@@ -1,8 +1,8 @@
-"""Tables: telling rows apart, or foretelling a number."""
+"""Rows of a table and series of numbers: telling them apart, or foretelling a number."""
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,12 +11,10 @@ from nefl.data.tables import CLIENT, FEATURES, TARGET
 from nefl.nesting.signature import Signature
 from nefl.tasks.task import Rows, Task
 
-CLASSES, NUMBERS = "table-classification", "table-regression"
-
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A column, less its mean and over its deviation."""
+    """A column less its mean, over its deviation; both have the shape of one example, or fit it."""
 
     column: str
     mean: Tensor
@@ -28,46 +26,65 @@ class Standardised:
         return (values - self.mean.to(values.device)) / self.std.to(values.device)
 
 
-def table_task(data: Dataset) -> Task:
-    """Return the task of a table: its classes, or its numbers where it names no classes.
+@dataclass(frozen=True)
+class InUnits:
+    """From standardised numbers back to the target's own units."""
 
-    Numbers are learned in units of their deviation; errors are told in those units too.
+    mean: float
+    std: float
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the numbers as people know them."""
+        return values * self.std + self.mean
+
+
+def table_task(data: Dataset) -> Task:
+    """Return the task of a table's rows."""
+    return number_task(data, FEATURES, "table")
+
+
+def number_task(data: Dataset, column: str, what: str) -> Task:
+    """Return the task of examples made of numbers: their class, or a number where none are named.
+
+    Numbers are learned in units of their deviation, and measured in their own.
+
+    Args:
+        data: the examples.
+        column: what models get of them; its second axis is what facts tell means of.
+        what: the first word of the task's kind.
     """
-    names = tuple(data.facts["class_names"])
-    mean, std = (torch.tensor(data.facts[key], dtype=torch.float32) for key in ("mean", "std"))
-    inputs = Standardised(FEATURES, mean, std)
-    features = data.train[FEATURES].shape[1]
-    owner = CLIENT if CLIENT in data.train else None
-    common = {"folder": data.folder, "checksums": data.checksums, "owner": owner}
     facts = dict(data.facts)
+    shape = tuple(data.train[column].shape[1:])
+    fitting = (len(facts["mean"]),) + (1,) * (len(shape) - 1)
+    mean, std = (torch.tensor(facts[k], dtype=torch.float32).view(fitting) for k in ("mean", "std"))
+    names = tuple(facts["class_names"])
+    shared: dict[str, Any] = {
+        "name": data.name,
+        "train": data.train,
+        "test": data.test,
+        "signature": Signature(shape, len(names) or 1),
+        "inputs": Standardised(column, mean, std),
+        "owner": CLIENT if CLIENT in data.train else None,
+        "facts": facts,
+        "folder": data.folder,
+        "checksums": data.checksums,
+    }
     if names:
         return Task(
-            data.name,
-            data.train,
-            data.test,
-            Signature((features,), len(names)),
-            inputs,
-            TARGET,
-            "cross-entropy",
-            ("accuracy", "f1"),
-            kind=CLASSES,
+            **shared,
+            target=TARGET,
+            loss="cross-entropy",
+            metrics=("accuracy", "f1"),
+            kind=f"{what}-classification",
             labels=TARGET,
             class_names=names,
-            facts=facts,
-            **common,  # type: ignore[arg-type]
         )
-    center = torch.tensor(np.float32(data.facts["target_mean"]))
-    scale = torch.tensor(np.float32(data.facts["target_std"]))
+    center, scale = float(facts["target_mean"]), float(facts["target_std"])
     return Task(
-        data.name,
-        data.train,
-        data.test,
-        Signature((features,), 1),
-        inputs,
-        Standardised(TARGET, center, scale),
-        "squared-error",
-        ("mae", "rmse", "r2"),
-        kind=NUMBERS,
-        facts=facts,
-        **common,  # type: ignore[arg-type]
+        **shared,
+        target=Standardised(TARGET, torch.tensor(center), torch.tensor(scale)),
+        loss="squared-error",
+        metrics=("mae", "rmse", "r2"),
+        restore=InUnits(center, scale),
+        kind=f"{what}-regression",
     )

@@ -44,6 +44,8 @@ class Task:
             `absolute-error`) or a function of outputs and targets.
         metrics: what is measured, by name, by reference or as `Metric`s; the first is what
             "worst", "average" and "best" speak of.
+        restore: from outputs and targets as they are learned to those that metrics speak of, where
+            they differ: numbers in their own units, say.
         kind: what sort of task it is, such as `image-classification`.
         labels: the column of classes, by which partitions may be unequal and subsets even.
         class_names: what the classes are called, position = label.
@@ -63,6 +65,7 @@ class Task:
     target: str | Callable[[Rows], Tensor]
     loss: str | TaskLoss
     metrics: Sequence[str | Metric]
+    restore: Callable[[Tensor], Tensor] | None = None
     kind: str = "own"
     labels: str | None = None
     class_names: tuple[str, ...] = ()
@@ -143,6 +146,12 @@ class Task:
         """Return the mean loss of a batch."""
         loss = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         return loss(outputs, target)
+
+    def measure(self, metric: Metric, outputs: Tensor, target: Tensor) -> list[float]:
+        """Return a metric's sums for a batch."""
+        if self.restore is not None:
+            outputs, target = self.restore(outputs), self.restore(target)
+        return [float(value) for value in metric.sums(outputs, target).tolist()]
 
     def model_arguments(self) -> dict[str, Any]:
         """Return what a user's own model function is called with."""
