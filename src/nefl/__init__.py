@@ -1,31 +1,37 @@
-"""Federated learning across unequal devices, with nested submodels of one global model."""
+"""Federated learning across unequal devices, with nested submodels of one global model.
 
+Names are imported when they are first used: `import nefl` alone loads no torch.
+"""
+
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from nefl.config import RunConfig
-from nefl.elastic.adopt import cut
-from nefl.elastic.budget import Budget, parse_budget
-from nefl.elastic.file import TrainedFamily, load
-from nefl.elastic.model import ElasticModel
-from nefl.errors import (
-    ConfigError,
-    DataError,
-    NeflError,
-    NestingError,
-    RunError,
-    UpdateError,
-)
-from nefl.export.export import export_family, export_submodel
-from nefl.export.formats import open_model
-from nefl.methods import METHODS, make_family
-from nefl.nesting.corners import extract, scatter
-from nefl.nesting.modules import Exit, StepSize
-from nefl.nesting.spec import Family, SubmodelSpec
-from nefl.nesting.zero_extension import check_family
-from nefl.recipes import load_recipe, recipe_names, recipe_values
-from nefl.server.aggregate import Aggregate
-from nefl.state import ClientUpdate, ServerState, TrainTask
-from nefl.training import RunResult, evaluate, resume, train
+if TYPE_CHECKING:
+    from nefl.config import RunConfig
+    from nefl.elastic.adopt import cut
+    from nefl.elastic.budget import Budget, parse_budget
+    from nefl.elastic.file import TrainedFamily, load
+    from nefl.elastic.model import ElasticModel
+    from nefl.errors import (
+        ConfigError,
+        DataError,
+        NeflError,
+        NestingError,
+        RunError,
+        UpdateError,
+    )
+    from nefl.export.export import export_family, export_submodel
+    from nefl.export.formats import open_model
+    from nefl.methods import METHODS, make_family
+    from nefl.nesting.corners import extract, scatter
+    from nefl.nesting.modules import Exit, StepSize
+    from nefl.nesting.spec import Family, SubmodelSpec
+    from nefl.nesting.zero_extension import check_family
+    from nefl.recipes import load_recipe, recipe_names, recipe_values
+    from nefl.server.aggregate import Aggregate
+    from nefl.state import ClientUpdate, ServerState, TrainTask
+    from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
 
@@ -67,3 +73,55 @@ __all__ = [
     "scatter",
     "train",
 ]
+
+_HOMES = {
+    "Aggregate": "nefl.server.aggregate",
+    "Budget": "nefl.elastic.budget",
+    "ClientUpdate": "nefl.state",
+    "ConfigError": "nefl.errors",
+    "DataError": "nefl.errors",
+    "ElasticModel": "nefl.elastic.model",
+    "Exit": "nefl.nesting.modules",
+    "Family": "nefl.nesting.spec",
+    "METHODS": "nefl.methods",
+    "NeflError": "nefl.errors",
+    "NestingError": "nefl.errors",
+    "RunConfig": "nefl.config",
+    "RunError": "nefl.errors",
+    "RunResult": "nefl.training",
+    "ServerState": "nefl.state",
+    "StepSize": "nefl.nesting.modules",
+    "SubmodelSpec": "nefl.nesting.spec",
+    "TrainTask": "nefl.state",
+    "TrainedFamily": "nefl.elastic.file",
+    "UpdateError": "nefl.errors",
+    "check_family": "nefl.nesting.zero_extension",
+    "cut": "nefl.elastic.adopt",
+    "evaluate": "nefl.training",
+    "export_family": "nefl.export.export",
+    "export_submodel": "nefl.export.export",
+    "extract": "nefl.nesting.corners",
+    "load": "nefl.elastic.file",
+    "load_recipe": "nefl.recipes",
+    "make_family": "nefl.methods",
+    "open_model": "nefl.export.formats",
+    "parse_budget": "nefl.elastic.budget",
+    "recipe_names": "nefl.recipes",
+    "recipe_values": "nefl.recipes",
+    "resume": "nefl.training",
+    "scatter": "nefl.nesting.corners",
+    "train": "nefl.training",
+}
+"""The module that each public name lives in."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nefl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from nefl.data.columns import Columns, Dataset, Examples
 from nefl.data.datasets import find_dataset, load_dataset
 from nefl.data.partition import PARTITIONS, Partition, partition_clients
 from nefl.data.picture import draw_label_distribution
-from nefl.data.subsets import Subset, subset
+from nefl.data.subsets import Subset, choose_part
 
 __all__ = [
     "DATASETS",
@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "Subset",
     "Transform",
+    "choose_part",
     "default_cache",
     "draw_label_distribution",
     "find_dataset",
@@ -31,5 +32,4 @@ __all__ = [
     "make_transform",
     "open_cached",
     "partition_clients",
-    "subset",
 ]

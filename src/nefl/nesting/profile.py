@@ -107,9 +107,7 @@ def profile_family(
                 macs=macs,
                 macs_total=macs_total,
                 train_macs=PASSES * count_train_macs(module, signature),
-                train_memory_bytes=training_memory(
-                    module, signature, batch_size, optimiser_copies
-                ),
+                train_memory_bytes=training_memory(module, signature, batch_size, optimiser_copies),
                 payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
             )
         )
