@@ -1,16 +1,17 @@
 """The methods: NeFL, its variants and its rivals, each a row of the same few choices."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError
 from nefl.losses import LossName
+from nefl.models.design import Norm
 from nefl.models.families import (
     Scaling,
     compensate_skipped,
@@ -18,9 +19,9 @@ from nefl.models.families import (
     find_submodels,
 )
 from nefl.models.ordered_dropout import OrderedDropoutBuilder
-from nefl.models.resnet import Norm
 from nefl.models.table import ModelBuilder, unknown_name
 from nefl.nesting.modules import BatchNorm, StepSize
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, Family
 from nefl.references import import_function, is_reference
 
@@ -138,21 +139,22 @@ def check_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
     return (*checked[:-1], 1.0)
 
 
-def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int]) -> Family:
+def family_of(
+    model: ModelConfig, signature: Signature, arguments: Mapping[str, Any] | None = None
+) -> Family:
     """Return the family that a configuration asks for.
+
+    Args:
+        model: the model and the method.
+        signature: what its models take and give.
+        arguments: what a user's own model function is called with; `classes` and `input_shape` if
+            left out.
 
     Raises:
         ConfigError: if a name is unknown, or a user's function returns something else.
     """
     if not is_reference(model.name):
-        return make_family(
-            model.name,
-            model.method,
-            classes=classes,
-            input_shape=input_shape,
-            ratios=model.ratios,
-            init=model.init,
-        )
+        return _built_in(model.name, model.method, signature, model.ratios, model.init)
     row = find_method(model.method)
     if row.ordered_dropout or row.members == "capable":
         raise ConfigError(
@@ -162,7 +164,8 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
     for key in ("ratios", "init"):
         if getattr(model, key) is not None:
             raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
-    family = import_function(model.name)(classes=classes, input_shape=input_shape)
+    given = {"classes": signature.outputs, "input_shape": signature.input_shape}
+    family = import_function(model.name)(**(arguments or given))
     if not isinstance(family, Family):
         raise ConfigError(f"{model.name}: returned {type(family).__name__}, expected a Family")
     if row.members == "scaled":
@@ -194,8 +197,18 @@ def make_family(
     Raises:
         ConfigError: if a name is unknown or a number cannot be.
     """
+    return _built_in(model, method, Signature(tuple(input_shape), classes), ratios, init)
+
+
+def _built_in(
+    model: str,
+    method: str,
+    signature: Signature,
+    ratios: Sequence[float] | None,
+    init: str | None,
+) -> Family:
     row = find_method(method)
-    build: Builder = ModelBuilder(model, classes, input_shape, row.norm, row.learned_steps, init)
+    build: Builder = ModelBuilder(model, signature, row.norm, row.learned_steps, init)
     wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
     found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
     specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs

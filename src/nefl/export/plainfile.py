@@ -13,6 +13,7 @@ from nefl.export.fold import fold
 from nefl.export.runner import Save, TorchRunner
 from nefl.methods import find_method
 from nefl.models.table import MODELS, ModelBuilder
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, build_on_meta
 
 FORMAT = "nefl-submodel-1"
@@ -65,8 +66,8 @@ def _builder(card: Card) -> ModelBuilder:
             "export it to ONNX, or give its builder: open_plain(file, build)"
         )
     method = find_method(card.method)
-    classes = len(card.class_names)
-    return ModelBuilder(card.model, classes, card.input_shape, method.norm, method.learned_steps)
+    signature = Signature(card.input_shape, len(card.class_names))
+    return ModelBuilder(card.model, signature, method.norm, method.learned_steps)
 
 
 def quantize_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
