@@ -10,6 +10,7 @@ from nefl.client import LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import ImageDataset, Partition, make_transform, subset
 from nefl.data.catalog import DATASETS
+from nefl.engines.resident import resident
 from nefl.errors import ConfigError
 from nefl.losses import LOSSES
 from nefl.methods import find_method
@@ -29,6 +30,13 @@ NARROW = 64
 """Channels up to which a network trains faster with channels last, as measured on CPUs."""
 
 
+UNFIT = {
+    "meta": "holds no values",
+    "mps": "has no float64, in which updates and norms are summed",
+}
+"""Devices of torch that nothing can be trained on, each with the reason."""
+
+
 def pick_device(name: str) -> torch.device:
     """Return the device of a name; `auto` takes CUDA where there is one.
 
@@ -39,10 +47,10 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type == "meta":
-            raise ConfigError("engine.device 'meta': holds no values; use cpu or cuda")
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        if device.type in UNFIT:
+            raise ConfigError(f"engine.device {name!r}: {UNFIT[device.type]}; use cpu or cuda")
+        torch.empty(0, dtype=torch.float64, device=device)  # sums need it
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"engine.device {name!r}: {str(error).splitlines()[0]}") from None
     return device
 
@@ -161,10 +169,7 @@ class _Examples:
         self._images, self._labels, self._device = images, labels, device
         self._resident: tuple[Tensor, Tensor] | None = None
         if device.type != "cpu":
-            self._resident = (
-                torch.from_numpy(np.array(images)).to(device),
-                torch.from_numpy(np.array(labels)).to(device),
-            )
+            self._resident = resident(images, device), resident(labels, device)
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return the examples in these rows, on the device."""
