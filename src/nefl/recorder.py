@@ -38,7 +38,8 @@ class Recorder:
             content["accuracy"] = [e.accuracy for e in evaluations]
             content["test_loss"] = [e.loss for e in evaluations]
         self._folder.log("round", **content)
-        self._state = state
+        # A copy off the device: one that fails must not take the round with it.
+        self._state = state = state.to("cpu")
         # The best comes before the round's own checkpoint: once that is there, the round will not
         # be run again, and a best that was missed then would be missed for good.
         if evaluations is not None and mean_accuracy(evaluations) > self._best:

@@ -9,8 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.facts import versions, write_facts
 from nefl.artifacts.runfolder import RunFolder, check_unchanged, find_checkpoint, stored_config
@@ -213,7 +211,7 @@ def _train_on(
             setting, engine = connect(setting, folder)
         try:
             if isinstance(engine, SerialEngine):
-                state = _on_device(state, pick_device(setting.config.engine.device))
+                state = state.to(pick_device(setting.config.engine.device))
             return run_training(state, setting.plan, engine, [recorder, *observers])
         except BaseException as error:
             with _uninterrupted():
@@ -243,13 +241,3 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _on_device(state: ServerState, device: torch.device) -> ServerState:
-    if device.type == "cpu":
-        return state
-    return ServerState(
-        state.round_number,
-        {name: tensor.to(device) for name, tensor in state.shared.items()},
-        tuple({n: t.to(device) for n, t in own.items()} for own in state.per_submodel),
-    )
