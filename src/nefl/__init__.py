@@ -12,6 +12,7 @@ from nefl.errors import (
     DataError,
     NeflError,
     NestingError,
+    OwnCodeError,
     RunError,
     UpdateError,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Family",
     "NeflError",
     "NestingError",
+    "OwnCodeError",
     "RunConfig",
     "RunError",
     "RunResult",
