@@ -76,6 +76,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         ("model.name=own_model:builds_nothing", "returned NoneType for SubmodelSpec(blocks"),
         ("model.name=own_model:builder_raises", "RuntimeError: no such width"),
         ("model.name=own_broken:make", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("model.name=own_model:x", "own_model:x: cannot be imported"),
         ("data.name=own_data:raises", "KeyError: 'no such file' (own_data.py, line 10, in raises)"),
         ("data.name=own_data:returns_none", "returned NoneType, expected a dict with x_train"),
         ("data.name=own_data:ragged", "own_data:ragged: x_train: cannot be made an array"),

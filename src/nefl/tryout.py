@@ -133,8 +133,9 @@ def _check_step(who: str, module: nn.Module, batch: Tensor, labels: Tensor, loss
     value = loss(module, batch, labels)
     if not torch.isfinite(value):
         raise ConfigError(
-            f"{who}: the loss of its first weights on the first examples is {float(value)}; look "
-            "for divisions by 0, logarithms of it and first weights that are too large"
+            f"{who}: the loss of its first weights on the first examples is "
+            f"{float(value.detach())}; look for divisions by 0, logarithms of it and first weights "
+            "that are too large"
         )
     if not value.requires_grad:
         raise ConfigError(

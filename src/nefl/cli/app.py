@@ -64,10 +64,10 @@ def main() -> None:
     try:
         app()
     except NeflError as error:
-        console = Console(stderr=True, soft_wrap=True)
-        console.print(f"nefl: error: {error}", markup=False)
+        console = Console(stderr=True, soft_wrap=True, markup=False, emoji=False)
+        console.print(f"nefl: error: {error}")
         for trace in own_tracebacks(error):
-            console.print(f"\n{trace.rstrip()}", markup=False, highlight=False)
+            console.print(f"\n{trace.rstrip()}", highlight=False)
         sys.exit(EXIT_BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output has gone (`nefl profile … | head`): that is no error.

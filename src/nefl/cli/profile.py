@@ -184,9 +184,12 @@ def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
 
 
 def console_for_tables() -> Console:
-    """Return a console that cuts nothing off where there is no terminal to set the width."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+    """Return a console that cuts nothing off where there is no terminal to set the width.
+
+    It takes names as they are: `:x:` and `[red]` are no signs and colours there.
+    """
+    console = Console(markup=False, emoji=False)
+    return console if console.is_terminal else Console(width=PIPE_WIDTH, markup=False, emoji=False)
 
 
 def show_blocks(blocks: Blocks) -> str:
