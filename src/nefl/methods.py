@@ -173,7 +173,7 @@ def family_of(model: ModelConfig, classes: int, input_shape: tuple[int, int, int
     if row.members == "scaled":
         return family
     specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
-    return replace(family, specs=specs, source=f"one model of: {family.source}")
+    return replace(family, specs=specs, source=f"{family.source}, one of them")
 
 
 def make_family(

@@ -26,6 +26,7 @@ from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
 from nefl.references import is_reference
 from nefl.report.family import family_figure
+from nefl.report.numbers import counted
 from nefl.report.numbers import show_bytes as show_bytes
 from nefl.report.numbers import show_count as show_count
 from nefl.report.output import write_output
@@ -151,12 +152,13 @@ def parse_ratios(text: str) -> list[float]:
 
 def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     shape = "×".join(map(str, report["input"]))
+    cover = report["expected_coverage"]
     table = Table(
         title=f"{report['model']} under {report['method']}, {report['classes']} classes, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
-        f"{report['batch']}; an element is in {report['min_coverage']} submodels or more, and "
-        f"trained by {report['expected_coverage']['minimum']:.1f} of "
-        f"{report['expected_coverage']['cohort']} clients or more in an average round",
+        f"{report['batch']}; an element is in {counted(report['min_coverage'], 'submodel')} or "
+        f"more, and trained by {cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or "
+        "more in an average round",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )

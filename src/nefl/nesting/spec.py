@@ -138,7 +138,7 @@ class Family:
     build: Builder
     specs: tuple[SubmodelSpec, ...]
     per_submodel: tuple[type[nn.Module], ...] = (BatchNorm, StepSize)
-    source: str = "given by the user"
+    source: str = "the user's own list"
     norm_classes: tuple[type[nn.Module], ...] = ()
     vouched_for: str = ""
 

@@ -19,6 +19,7 @@ from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
+from nefl.report.numbers import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,7 +242,7 @@ def _rounds(events: Sequence[Mapping[str, Any]], problems: list[str]) -> tuple[R
             else:
                 found[entry.number] = entry  # of a round that was run again the last line counts
     if strange:
-        problems.append(f"{METRICS}: {strange} lines of rounds could not be understood")
+        problems.append(f"{METRICS}: {counted(strange, 'line')} of rounds could not be understood")
     return tuple(entry for _, entry in sorted(found.items()))
 
 
