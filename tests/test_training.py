@@ -157,17 +157,11 @@ def test_a_users_own_model_and_data(
         train(with_settings(quick, changes), tmp_path / "other")
 
 
-class StopAfter:
+class StopAfter(nefl.Observer):
     """An observer that raises after some rounds, as Ctrl-C would."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing."""
-
-    def round_repeated(self, report: RoundReport, reason: str) -> None:
-        """Nothing."""
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
@@ -513,3 +507,33 @@ def test_real_cifar10_trains(tmp_path: Path, cifar10: Path) -> None:
     summary = train(values, tmp_path / "run").summary
     assert summary["failures"] == 0
     assert summary["average"] > 0.05
+
+
+def test_observers_may_have_only_the_methods_they_need(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    class Counting(nefl.Observer):
+        rounds = 0
+
+        def round_done(self, *_: object) -> None:
+            self.rounds += 1
+
+    class Foreign:
+        tasks = 0
+
+        def task_done(self, done: int, tasks: int) -> None:
+            self.tasks += 1
+
+    class Mistaken:
+        def round_doen(self, *_: object) -> None: ...
+
+    counting, foreign, mistaken = Counting(), Foreign(), Mistaken()
+    watching: list[Any] = [counting, foreign]
+    run = train(with_settings(quick, {"rounds": 2}), tmp_path / "run", observers=watching).path
+    assert (counting.rounds, foreign.tasks) == (2, 8)
+    watching = [mistaken]
+    with pytest.raises(ConfigError, match="observers: Mistaken has none of the methods round_done"):
+        train(quick, tmp_path / "other", observers=watching)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ConfigError, match="derive it from nefl.Observer"):
+        resume(run, observers=watching)

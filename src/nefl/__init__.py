@@ -12,6 +12,7 @@ from nefl.errors import (
     DataError,
     NeflError,
     NestingError,
+    OwnCodeError,
     RunError,
     UpdateError,
 )
@@ -23,8 +24,10 @@ from nefl.nesting.modules import Exit, StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
 from nefl.nesting.zero_extension import check_family
 from nefl.recipes import load_recipe, recipe_names, recipe_values
+from nefl.report.runs import Run, read_run
+from nefl.rounds import Observer, RoundReport
 from nefl.server.aggregate import Aggregate
-from nefl.state import ClientUpdate, ServerState, TrainTask
+from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
 from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
@@ -37,10 +40,15 @@ __all__ = [
     "ConfigError",
     "DataError",
     "ElasticModel",
+    "Evaluation",
     "Exit",
     "Family",
     "NeflError",
     "NestingError",
+    "Observer",
+    "OwnCodeError",
+    "RoundReport",
+    "Run",
     "RunConfig",
     "RunError",
     "RunResult",
@@ -61,6 +69,7 @@ __all__ = [
     "make_family",
     "open_model",
     "parse_budget",
+    "read_run",
     "recipe_names",
     "recipe_values",
     "resume",

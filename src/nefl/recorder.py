@@ -8,12 +8,12 @@ from typing import Any
 from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import best_average
 from nefl.config import RunConfig
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 
-class Recorder:
+class Recorder(Observer):
     """Writes the log and the checkpoints of a run into its folder."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, state: ServerState) -> None:
@@ -23,9 +23,6 @@ class Recorder:
         self._saved = state.round_number
         self._best = best_average(folder.path, state.round_number)
         self._last = monotonic()
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to write."""
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Protocol
 
 from nefl.config import RunConfig
-from nefl.errors import RunError, UpdateError
+from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
@@ -82,7 +82,11 @@ class RoundReport:
 
 
 class Observer(Protocol):
-    """What is told after each round: logs, checkpoints, progress."""
+    """What is told of a run: logs, checkpoints, progress.
+
+    Derive from it and write the methods that are needed; the others do nothing. An object of
+    another class may have only some of them too.
+    """
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
@@ -94,6 +98,31 @@ class Observer(Protocol):
 
     def round_repeated(self, report: RoundReport, reason: str) -> None:
         """Take note of a round that did not count, and why."""
+
+
+EVENTS = ("round_done", "task_done", "round_repeated")
+
+
+def check_observers(observers: Sequence[Observer]) -> None:
+    """Raise if one of them could be told nothing.
+
+    Raises:
+        ConfigError: naming its class and what it may have.
+    """
+    for observer in observers:
+        if not any(callable(getattr(observer, event, None)) for event in EVENTS):
+            raise ConfigError(
+                f"observers: {type(observer).__name__} has none of the methods "
+                f"{', '.join(EVENTS)}; derive it from nefl.Observer and give it one"
+            )
+
+
+def _tell(observers: Sequence[Observer], event: str, *what: object) -> None:
+    """Call a method of each observer that has it."""
+    for observer in observers:
+        method = getattr(observer, event, None)
+        if method is not None:
+            method(*what)
 
 
 def run_round(
@@ -150,8 +179,7 @@ def _counted(
 ) -> Iterator[ClientUpdate | ClientFailure]:
     """Pass results on, telling the observers of each."""
     for done, result in enumerate(results):
-        for observer in observers:
-            observer.task_done(done, tasks)
+        _tell(observers, "task_done", done, tasks)
         yield result
 
 
@@ -175,8 +203,7 @@ def run_training(
         last = state.round_number == config.rounds
         if last or state.round_number % config.server.evaluate_every == 0:
             evaluations = engine.evaluate(state, range(1, len(plan.family) + 1))
-        for observer in observers:
-            observer.round_done(state, report, evaluations)
+        _tell(observers, "round_done", state, report, evaluations)
     return state
 
 
@@ -192,8 +219,7 @@ def _round_with_quorum(
             return after, report
         last = report.failures[-1].reason if report.failures else "no device fits any submodel"
         reason = f"only {counted} of {report.tasks} updates counted ({last})"
-        for observer in observers:
-            observer.round_repeated(report, reason)
+        _tell(observers, "round_repeated", report, reason)
     raise RunError(
         f"round {state.round_number + 1} failed {server.attempts} times: {reason}; mend the "
         "clients, or lower server.quorum, then resume"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
-from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
+from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import (
     ImageDataset,
     Partition,
@@ -18,22 +19,22 @@ from nefl.data import (
     load_dataset,
     make_transform,
 )
+from nefl.data.augment import Transform
 from nefl.data.dealing import deal_examples
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import Site, augmentation, pick_device
+from nefl.engines.site import Site, augmentation, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
-from nefl.nesting.profile import SubmodelProfile, count_macs, profile_family
-from nefl.nesting.rolling import check_rolling
+from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Family
-from nefl.nesting.zero_extension import check_family
 from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
 from nefl.state import ServerState
+from nefl.tryout import EXAMPLES, try_out
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -195,9 +196,8 @@ def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
     policy = augmentation(config, dataset.name)
     transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
     family = family_of(config.model, dataset.classes, transform.output_shape)
-    _check_exits(config.model, family)
     if is_reference(config.model.name):
-        _try_out(family, config.model, transform.output_shape)
+        _try_out(config, family, dataset, transform)
     partition, tests = deal_examples(config, dataset)
     plan = _plan(config, family, partition, transform.output_shape)
     return Setting(config, family, dataset, partition, transform.output_shape, tests, plan)
@@ -218,25 +218,16 @@ def _plan(
     return Plan(config, family, cohort, find_method(config.model.method).rolling)
 
 
-def _try_out(family: Family, model: ModelConfig, input_shape: tuple[int, int, int]) -> None:
-    """Raise unless a user's own model takes the data's images, nests in what it computes, and
-    can be rolled if it must.
-    """
-    for number in range(1, len(family) + 1):
-        count_macs(family.meta_module(number), input_shape)
-    check_family(family, torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0)))
-    if find_method(model.method).rolling:
-        check_rolling(family, input_shape)
-
-
-def _check_exits(model: ModelConfig, family: Family) -> None:
-    needed = find_method(model.method).loss != "plain"
-    if needed and not hasattr(family.meta_module(len(family)), "forward_exits"):
-        raise ConfigError(
-            f"model.method {model.method}: trains all exits together, and {model.name} has no "
-            "method forward_exits that returns the logits of each; give it one, or take another "
-            "method"
-        )
+def _try_out(
+    config: RunConfig, family: Family, dataset: ImageDataset, transform: Transform
+) -> None:
+    """Try a user's own model out on the data's first examples."""
+    images = torch.from_numpy(np.array(dataset.train.images[:EXAMPLES]))
+    batch = transform(images, torch.Generator().manual_seed(config.seed))
+    labels = torch.from_numpy(np.array(dataset.train.labels[:EXAMPLES]))
+    # As it lies in memory in training: a `view` in a forward may take one way and not another.
+    batch = batch.contiguous(memory_format=pick_memory_format(config.local.memory_format, family))
+    try_out(config.model, family, batch, labels, dataset.classes)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -22,7 +22,7 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
-from nefl.rounds import Engine, Observer, run_training
+from nefl.rounds import Engine, Observer, check_observers, run_training
 from nefl.setting import Setting, prepare, with_absolute_paths
 from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState
@@ -63,7 +63,7 @@ def train(
         config: a configuration, settings to make one from, or a recipe's name or file.
         out: the run's folder, which must be new or empty; a numbered one in `runs` if left out.
         name: what such a numbered folder is called, where the configuration is no recipe.
-        observers: told after each round.
+        observers: told of each round; see `Observer`.
         started: told the folder as soon as it is there.
         connect: makes the engine, where it is not one of this machine's.
 
@@ -71,6 +71,7 @@ def train(
         NeflError: if the configuration, the data or the folder cannot be used.
         KeyboardInterrupt: after a checkpoint was written; `resume` goes on from there.
     """
+    check_observers(observers)
     if isinstance(config, str | Path):
         name = str(config)
         config = load_recipe(name)
@@ -117,12 +118,13 @@ def resume(
     Args:
         run: the run's folder.
         engine: another engine than the one it was started with.
-        observers: told after each round.
+        observers: told of each round; see `Observer`.
         connect: as for `train`.
 
     Raises:
         NeflError: if there is no such run, or it is in use, damaged or has changed.
     """
+    check_observers(observers)
     folder = RunFolder(Path(run))
     try:
         config = folder.config

@@ -18,6 +18,7 @@ from nefl.cli.report import report
 from nefl.cli.train import evaluate, partition, resume, train
 from nefl.cli.watch import watch
 from nefl.errors import NeflError
+from nefl.own_code import own_tracebacks
 
 EXIT_BAD_INPUT = 2
 
@@ -56,11 +57,17 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line. An input's fault is one line on standard error and exit code 2."""
+    """Run the command line. An input's fault is one line on standard error and exit code 2.
+
+    An error of the user's own code keeps its traceback, below that line.
+    """
     try:
         app()
     except NeflError as error:
-        Console(stderr=True, soft_wrap=True).print(f"nefl: error: {error}", markup=False)
+        console = Console(stderr=True, soft_wrap=True, markup=False, emoji=False)
+        console.print(f"nefl: error: {error}")
+        for trace in own_tracebacks(error):
+            console.print(f"\n{trace.rstrip()}", highlight=False)
         sys.exit(EXIT_BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output has gone (`nefl profile … | head`): that is no error.

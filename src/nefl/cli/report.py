@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nefl.report.numbers import show_bytes
+from nefl.report.numbers import counted, show_bytes
 from nefl.report.output import write_output
 from nefl.report.page import make_page
 from nefl.report.runs import read_runs
@@ -25,5 +25,5 @@ def report(
         typer.echo(f"left out: {reason}", err=True)
     page = make_page(found, refused)
     write_output(out, page)
-    runs_shown = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    runs_shown = counted(len(found), "run")
     typer.echo(f"{out} ({show_bytes(len(page.encode()))}, {runs_shown})")

@@ -24,6 +24,7 @@ from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
+from nefl.report.numbers import counted
 from nefl.report.published import ALIKE
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_accuracy
@@ -154,8 +155,8 @@ def describe(config: RunConfig, folder: Path) -> str:
     clients = config.clients
     return (
         f"{config.model.name} {config.model.method} on {config.data.name} "
-        f"({config.partition.kind}), {clients.per_round} of {clients.count} clients a round, "
-        f"{config.rounds} rounds, seed {config.seed}, in {folder}"
+        f"({config.partition.kind}), {clients.per_round} of {counted(clients.count, 'client')} a "
+        f"round, {counted(config.rounds, 'round')}, seed {config.seed}, in {folder}"
     )
 
 
@@ -238,7 +239,7 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
         console.print(accuracy_table(summary["accuracy"], f"after round {summary['rounds']}"))
     traffic = f"{show_bytes(summary['bytes_down'])} down, {show_bytes(summary['bytes_up'])} up"
     took = show_duration(summary["seconds"])
-    console.print(Text(f"{took}, {traffic}, {summary['failures']} failures; {folder}"))
+    console.print(Text(f"{took}, {traffic}, {counted(summary['failures'], 'failure')}; {folder}"))
     times = summary["simulated"]
     if times:
         console.print(
@@ -247,6 +248,6 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
                 f"{show_duration(times['full_seconds'])} if all clients trained the full model, "
                 f"{show_duration(times['strong_only_seconds'])} with only the "
                 f"{times['strong_clients_per_round']:.1f} clients a round that fit it "
-                f"(none did in {times['rounds_without_strong_clients']} rounds)"
+                f"(none did in {counted(times['rounds_without_strong_clients'], 'round')})"
             )
         )

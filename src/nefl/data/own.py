@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from nefl.data.arrays import Decoded, Split, as_images, make_split
 from nefl.errors import DataError
+from nefl.own_code import call_own
 from nefl.references import import_function
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -39,11 +40,10 @@ def call_function(reference: str, options: Mapping[str, object]) -> Decoded:
     """Call `package.module:function` with the options and take the arrays it returns.
 
     Raises:
-        ConfigError: there is no such function.
+        ConfigError: there is no such function, it fails, or it takes other options.
         DataError: it returns something else.
     """
-    function = import_function(reference)
-    result = function(**options)
+    result = call_own(reference, import_function(reference), dict(options))
     if not isinstance(result, Mapping):
         raise DataError(
             f"{reference}: returned {type(result).__name__}, expected a dict with "
@@ -62,7 +62,7 @@ def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
         )
     names = None
     if "class_names" in arrays:
-        names = tuple(str(name) for name in np.asarray(arrays["class_names"]).ravel())
+        names = tuple(str(name) for name in _array(arrays, "class_names", source).ravel())
     classes = len(names) if names else None
     train, test = (_split(arrays, part, classes, source) for part in ("train", "test"))
     if names is None:
@@ -74,5 +74,15 @@ def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
 def _split(
     arrays: Mapping[str, npt.ArrayLike], part: str, classes: int | None, source: str
 ) -> Split:
-    images = as_images(np.asarray(arrays[f"x_{part}"]), f"{source}: x_{part}")
-    return make_split(images, arrays[f"y_{part}"], classes, f"{source}: y_{part}")
+    images = as_images(_array(arrays, f"x_{part}", source), f"{source}: x_{part}")
+    labels = _array(arrays, f"y_{part}", source)
+    return make_split(images, labels, classes, f"{source}: y_{part}")
+
+
+def _array(arrays: Mapping[str, npt.ArrayLike], name: str, source: str) -> npt.NDArray[np.generic]:
+    try:
+        return np.asarray(arrays[name])
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors on a GPU
+        raise DataError(
+            f"{source}: {name}: cannot be made an array ({error}); give a numpy array"
+        ) from error

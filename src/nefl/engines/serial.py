@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from nefl.engines.site import Site
 from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family
+from nefl.own_code import describe
 from nefl.server.evaluate import combine, make_chunks
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
@@ -25,7 +26,7 @@ class SerialEngine:
             try:
                 result: ClientUpdate | ClientFailure = self._site.train(task, tensors)
             except Exception as error:
-                result = ClientFailure(task, f"{type(error).__name__}: {error}")
+                result = ClientFailure(task, describe(error))
             yield result
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:

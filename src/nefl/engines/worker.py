@@ -13,9 +13,10 @@ from nefl.data import Partition, open_cached
 from nefl.engines.sharing import SharedWeights
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
-from nefl.errors import NestingError
+from nefl.errors import NeflError, NestingError
 from nefl.methods import family_of
 from nefl.nesting.corners import extract
+from nefl.own_code import describe, own_tracebacks
 from nefl.server.evaluate import Chunk
 from nefl.state import TrainTask
 
@@ -31,7 +32,8 @@ def main() -> None:
     try:
         work = _set_up(json.loads(connection.recv_bytes()), int(sys.argv[2]))
     except Exception as error:  # the server must learn why, whatever it is
-        connection.send_bytes(_reply(fatal=f"{type(error).__name__}: {error}"))
+        notes = own_tracebacks(error) if isinstance(error, NeflError) else []
+        connection.send_bytes(_reply(fatal=describe(error), notes=notes))
         return
     connection.send_bytes(_reply(ready=True))
     while True:
@@ -76,7 +78,7 @@ class _Work:
                 return self._train(TrainTask(*job["train"]), job["slot"])
             return self._score(Chunk(*job["score"]))
         except Exception as error:  # whatever a client's code may raise
-            return _reply(error=f"{type(error).__name__}: {error}")
+            return _reply(error=describe(error))
 
     def _train(self, task: TrainTask, slot: int) -> bytes:
         tensors = extract(self._weights.state, self._family, task.submodel)

@@ -217,7 +217,10 @@ class WorkersEngine:
                     done[job] = {"error": f"its worker process {died}"}
                 continue
             if "fatal" in reply:
-                raise RunError(f"a worker could not start: {reply['fatal']}")
+                fatal = RunError(f"a worker could not start: {reply['fatal']}")
+                for note in reply["notes"]:
+                    fatal.add_note(note)
+                raise fatal
             if worker.job is None:
                 worker.ready = self._any_ready = True
                 continue

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from nefl.errors import NestingError
 from nefl.nesting.modules import BatchNorm, Exit, StepSize
+from nefl.own_code import place_of
 from nefl.state import ServerState
 
 Blocks = tuple[tuple[float, ...], ...]
@@ -136,7 +138,7 @@ class Family:
     build: Builder
     specs: tuple[SubmodelSpec, ...]
     per_submodel: tuple[type[nn.Module], ...] = (BatchNorm, StepSize)
-    source: str = "given by the user"
+    source: str = "the user's own list"
     norm_classes: tuple[type[nn.Module], ...] = ()
     vouched_for: str = ""
 
@@ -261,11 +263,18 @@ def build_on_meta(build: Builder, spec: SubmodelSpec) -> nn.Module:
     Some models read values while they are built (`torch.linspace(...).tolist()` for drop rates is
     common), which the meta device cannot give.
     """
-    try:
-        with torch.device("meta"):
-            return build(spec)
-    except (NotImplementedError, RuntimeError):
-        return build(spec).to("meta")
+    module = None
+    with suppress(NotImplementedError, RuntimeError), torch.device("meta"):
+        module = build(spec)
+    on_meta = module is not None
+    if not on_meta:  # not while the first error is handled: it would be told twice
+        module = build(spec)
+    if not isinstance(module, nn.Module):
+        raise NestingError(
+            f"the builder ({place_of(build)}) returned {type(module).__name__} for {spec}; "
+            "return an nn.Module"
+        )
+    return module if on_meta else module.to("meta")
 
 
 def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _Described:

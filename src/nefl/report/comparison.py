@@ -9,6 +9,7 @@ from typing import Any
 
 from nefl.data.catalog import DATASETS
 from nefl.report.costs import bytes_spent, costs_of, macs_spent
+from nefl.report.numbers import counted
 from nefl.report.published import ALIKE, Published, published_for
 from nefl.report.runs import Run, mean
 
@@ -264,7 +265,7 @@ def _title(own: Mapping[str, Any], varied: Sequence[str]) -> str:
 
 def _say(key: str, value: Any) -> str:
     if key == "clients.count":
-        return f"{value} clients"
+        return counted(value, "client")
     if key in ("data.name", "partition", "model.name"):
         return str(value)
     text = "none" if value is None else str(value)
@@ -349,9 +350,11 @@ def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> 
         _say(k, first.get(k)) for k in ("model.name", "data.name", "partition") if k not in varied
     ]
     if not {"clients.count", "clients.per_round"} & set(varied):
-        told.append(f"{first['clients.per_round']} of {first['clients.count']} clients a round")
+        told.append(
+            f"{first['clients.per_round']} of {counted(first['clients.count'], 'client')} a round"
+        )
     if "rounds" not in varied:
-        told.append(f"{first['rounds']} rounds")
+        told.append(counted(first["rounds"], "round"))
     return ", ".join(told)
 
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 _log = logging.getLogger("flwr")
 
 
-class LogObserver:
+class LogObserver(Observer):
     """Says in a line what became of each round.
 
     Args:
@@ -21,9 +21,6 @@ class LogObserver:
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to say."""
 
     def round_done(
         self, _state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
