@@ -215,7 +215,8 @@ def _plan(
         fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
-    return Plan(config, family, cohort, find_method(config.model.method).rolling)
+    dealt = tuple(map(int, partition.sizes))
+    return Plan(config, family, cohort, find_method(config.model.method).rolling, dealt)
 
 
 def _try_out(

@@ -47,6 +47,8 @@ class LogObserver(Observer):
     def _say_failures(self, report: RoundReport) -> None:
         for failure in report.failures:
             _log.warning("round %d, %s", report.round_number, failure.reason)
+        for note in report.notes:
+            _log.warning("round %d, %s", report.round_number, note)
 
 
 def say_result(summary: Mapping[str, Any], folder: Path) -> None:
