@@ -14,6 +14,7 @@ RANK = {
     "seeds": 0,
     "extras": 1,
     "references": 1,
+    "own_code": 0,
     "losses": 0,
     "state": 1,
     "config": 1,

@@ -5,12 +5,16 @@ from dataclasses import asdict
 from time import monotonic
 from typing import Any
 
+import torch
+
 from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import best_average
 from nefl.config import RunConfig
 from nefl.rounds import RoundReport
 from nefl.server.evaluate import mean_accuracy
-from nefl.state import Evaluation, ServerState
+from nefl.state import Evaluation, ServerState, moved
+
+CPU = torch.device("cpu")
 
 
 class Recorder:
@@ -38,7 +42,8 @@ class Recorder:
             content["accuracy"] = [e.accuracy for e in evaluations]
             content["test_loss"] = [e.loss for e in evaluations]
         self._folder.log("round", **content)
-        self._state = state
+        # On the CPU: after an error on a device nothing can be read from it any more.
+        self._state = state = moved(state, CPU)
         # The best comes before the round's own checkpoint: once that is there, the round will not
         # be run again, and a best that was missed then would be missed for good.
         if evaluations is not None and mean_accuracy(evaluations) > self._best:

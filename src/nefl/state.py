@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Tensor, device
 
 Tensors = Mapping[str, Tensor]
 """Tensors by their names in a module's state dict."""
@@ -22,6 +22,15 @@ class ServerState:
     round_number: int
     shared: Tensors
     per_submodel: tuple[Tensors, ...]
+
+
+def moved(state: ServerState, where: device) -> ServerState:
+    """Return a state with all its tensors on a device; the same one if they are there."""
+    groups = (state.shared, *state.per_submodel)
+    if all(tensor.device == where for group in groups for tensor in group.values()):
+        return state
+    shared, *own = ({n: t.to(where) for n, t in group.items()} for group in groups)
+    return ServerState(state.round_number, shared, tuple(own))
 
 
 @dataclass(frozen=True, slots=True)
