@@ -14,6 +14,7 @@ RANK = {
     "seeds": 0,
     "extras": 1,
     "own_code": 1,
+    "own_source": 0,
     "references": 2,
     "losses": 0,
     "state": 1,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
+from nefl.artifacts.identity import CODE, SETTINGS
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import (
     ImageDataset,
@@ -20,6 +21,7 @@ from nefl.data import (
     make_transform,
 )
 from nefl.data.augment import Transform
+from nefl.data.cache import images_checksum
 from nefl.data.dealing import deal_examples
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, augmentation, pick_device, pick_memory_format
@@ -29,6 +31,7 @@ from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Family
+from nefl.own_source import code_checksums
 from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
@@ -101,24 +104,29 @@ class Setting:
         weights = self.config.model.weights
         return state if weights is None else start_from(Path(weights), self.family, state)
 
-    def identity(self) -> dict[str, str]:
+    def identity(self) -> dict[str, Any]:
         """Return checksums of all that the result depends on; the engine is not among it."""
-        settings = self.config.to_dict()
-        for key in ("engine", "about", "published"):
-            settings.pop(key)
-        settings["data"].pop("cache")
-        weights = settings["model"].pop("weights")  # what is in the file counts, not where it lies
+        weights = self.config.model.weights
         known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
-        return known | {
-            "settings": _sha256(json.dumps(_unusual(settings), sort_keys=True)),
+        code = self.code_identity()
+        return {
+            **known,
+            SETTINGS: settings_checksum(self.config),
             **self.data_identity(),
             "model": self.family.fingerprint,
+            **({CODE: code} if code else {}),
         }
+
+    def code_identity(self) -> dict[str, str]:
+        """Return checksums of the source of the user's own functions, by module."""
+        names = (self.config.model.name, self.config.data.name)
+        return code_checksums(filter(is_reference, names))
 
     def data_identity(self) -> dict[str, str]:
         """Return checksums of what the run is trained and measured on."""
         data = self.dataset
-        return {
+        images = {} if data.folder is None else {"images": images_checksum(data.folder)}
+        return images | {
             "data": _sha256(
                 repr((data.mean, data.std, data.input_shape, data.class_names)),
                 data.train.labels.tobytes(),
@@ -154,6 +162,16 @@ class Setting:
         """Return a picture in text of how the classes spread over the clients."""
         labels = self.dataset.train.labels
         return draw_label_distribution(self.partition, labels, self.dataset.classes)
+
+
+def settings_checksum(config: RunConfig) -> str:
+    """Return a checksum of the settings that a result depends on."""
+    settings = config.to_dict()
+    for key in ("engine", "about", "published"):
+        settings.pop(key)
+    settings["data"].pop("cache")
+    settings["model"].pop("weights")  # what is in the file counts, not where it lies
+    return _sha256(json.dumps(_unusual(settings), sort_keys=True))
 
 
 def _unusual(settings: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nefl.artifacts.checkpoint import load_state, state_sha256
-from nefl.artifacts.runfolder import CONFIG, find_checkpoint, stored_config
+from nefl.artifacts.checkpoint import state_sha256
+from nefl.artifacts.facts import read_facts
+from nefl.artifacts.kept import read_kept
+from nefl.artifacts.runfolder import CONFIG, stored_config
 from nefl.data import make_transform
 from nefl.elastic.adopt import ClassRows, adopt, recalibrate
 from nefl.elastic.file import load
@@ -69,16 +71,23 @@ def read_trained(path: Path) -> Trained:
         NeflError: if it is neither.
     """
     if (path / CONFIG).is_file():
-        setting = prepare(stored_config(path))
-        return Trained(
-            load_state(find_checkpoint(path), setting.family), setting.dataset.class_names
-        )
+        return _read_run(path)
     if not path.is_file():
         raise ConfigError(
             f"model.start {path}: is neither a run's folder nor an elastic file; give one of them"
         )
     found = load(path)
     return Trained(found.state, found.card.class_names)
+
+
+def _read_run(path: Path) -> Trained:
+    """Read a run's newest weights; its data only where it did not note its classes."""
+    config, facts = stored_config(path), read_facts(path)
+    if facts is None:
+        setting = prepare(config)
+        return Trained(read_kept(path, setting.family), setting.dataset.class_names)
+    family = family_of(config.model, len(facts.class_names), facts.input_shape)
+    return Trained(read_kept(path, family), facts.class_names)
 
 
 def _class_rows(setting: Setting, old: Sequence[str]) -> ClassRows:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import load_state, save_state, state_sha256
+from nefl.artifacts.kept import checkpoints
 from nefl.artifacts.runfolder import METRICS, RunFolder, read_log, stored_config
 from nefl.config import RunConfig
 from nefl.errors import RunError
@@ -162,16 +163,16 @@ def test_the_newest_whole_checkpoint_is_taken(tmp_path: Path) -> None:
     assert folder.load_newest(FAMILY) == (None, [])
     for round_number in (1, 2, 3, 4):
         folder.save_checkpoint(state(round_number, round_number), keep=3)
-    names = [p.name for p in folder.checkpoints()]
+    names = [p.name for p in checkpoints(folder.path)]
     assert names == [f"round-{n:07d}.safetensors" for n in (4, 3, 2)]
-    newest = folder.checkpoints()[0]
+    newest = checkpoints(folder.path)[0]
     newest.write_bytes(newest.read_bytes()[:-9])
     found, problems = folder.load_newest(FAMILY)
     assert found is not None
     assert found.round_number == 3
     assert len(problems) == 1
     assert "round-0000004" in problems[0]
-    for path in folder.checkpoints():
+    for path in checkpoints(folder.path):
         path.write_bytes(b"")
     with pytest.raises(RunError, match="no checkpoint can be used: .*round-0000004"):
         folder.load_newest(FAMILY)

@@ -39,9 +39,27 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
         "state_sha256": state_sha256(state),
         **notes,
     }
-    tensors = {name: t.detach().cpu().contiguous() for name, t in flatten_state(state).items()}
+    tensors = storable(flatten_state(state))
 
-    write_atomically(path, lambda beside: save_file(tensors, beside, metadata))
+    def fill(beside: Path) -> None:
+        save_file(tensors, beside, metadata)
+
+    write_atomically(path, fill, follow_links=False)
+
+
+def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors as safetensors takes them: on the CPU, contiguous, each in memory of its own.
+
+    Tied weights are one tensor under two names; a file has it twice.
+    """
+    result: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        result[name] = plain.clone() if place in seen else plain
+        seen.add(place)
+    return result
 
 
 def load_state(path: Path, family: Family) -> ServerState:

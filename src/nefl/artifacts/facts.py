@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from nefl.artifacts.runfolder import write_json
+from nefl.artifacts.runfolder import FACTS, write_json
 from nefl.nesting.profile import SubmodelProfile
 
-FACTS = "facts.json"
 MAX_COUNTS = 200_000
 """Label counts beyond this many numbers are not noted; they would outweigh the log."""
 

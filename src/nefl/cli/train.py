@@ -88,15 +88,28 @@ def resume(
     engine: Engine = None,
     workers: Workers = None,
     device: Device = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Another number of rounds, where the schedule allows it.")
+    ] = None,
+    changed_code: Annotated[
+        bool,
+        typer.Option(
+            "--changed-code", help="Go on although your model's or data's source changed."
+        ),
+    ] = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped or killed."""
+    """Go on with a run that was stopped or killed, or give it more rounds."""
     config = stored_config(run)
     other = with_engine(config.engine, engine, workers, device)
+    if rounds is not None:
+        config = config_from(config.to_dict() | {"rounds": rounds}, "flags")
 
     def go(observers: Sequence[Observer]) -> training.RunResult:
-        return training.resume(run, engine=other, observers=observers)
+        return training.resume(
+            run, engine=other, rounds=rounds, changed_code=changed_code, observers=observers
+        )
 
     _carry_out(go, config, _Place(run), tensorboard=tensorboard, as_json=as_json)
 
@@ -208,16 +221,27 @@ def _carry_out(
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint."""
+    """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint.
+
+    The first signal is the last that counts: a second one must not spoil the checkpoint. A SIGINT
+    that is ignored from the start stays so: that is how a shell keeps Ctrl-C, which is meant for
+    what runs in front, from its background jobs.
+    """
+    before = {number: signal.getsignal(number) for number in training.STOPPING}
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in training.STOPPING:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    for number in training.STOPPING:
+        if number == signal.SIGTERM or before[number] != signal.SIG_IGN:
+            signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def accuracy_table(accuracy: Sequence[float], title: str = "") -> Table:

@@ -203,6 +203,20 @@ def open_cached(folder: Path, *, verify: bool) -> ImageDataset:
         raise _damaged(folder / _DESCRIPTION, f"no proper entry {error}") from error
 
 
+def images_checksum(folder: Path) -> str:
+    """Return a checksum of all images of a data set, made from those of its arrays.
+
+    Raises:
+        DataError: the folder is none of the cache's.
+    """
+    arrays = _read_description(folder).get("arrays")
+    try:
+        sums = [arrays[key]["sha256"] for key in ARRAY_NAMES if key.endswith("images")]  # type: ignore[index]
+    except (KeyError, TypeError) as error:
+        raise _damaged(folder / _DESCRIPTION, f"no proper entry {error}") from error
+    return hashlib.sha256(" ".join(map(str, sums)).encode()).hexdigest()
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / _DESCRIPTION
     try:

@@ -71,7 +71,7 @@ class Partition:
         from safetensors.numpy import save_file
 
         arrays = {"indices": self.indices, "offsets": self.offsets}
-        write_atomically(Path(path), lambda beside: save_file(arrays, beside))
+        write_atomically(Path(path), lambda beside: save_file(arrays, beside), follow_links=False)
 
     @classmethod
     def load(cls, path: str | Path) -> "Partition":

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
-from nefl.artifacts.checkpoint import check_layout, flatten_state
+from nefl.artifacts.checkpoint import check_layout, flatten_state, storable
 from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
@@ -117,8 +117,7 @@ def save_family(path: Path, trained: TrainedFamily) -> None:
     Raises:
         RunError: if it cannot be written.
     """
-    tensors = flatten_state(trained.state)
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = storable(flatten_state(trained.state))
     card = card_to_json(trained.card)
     metadata = {"format": FORMAT, CARD_KEY: card, "sha256": checksum(plain, card)}
     write_atomically(path, lambda beside: save_file(plain, beside, metadata))

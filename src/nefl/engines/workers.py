@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -22,6 +22,9 @@ from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, Tra
 
 MAX_DEATHS = 5
 """Times that each worker may die, without a finished job between, before the run stops."""
+
+MAX_TRIES = 3
+"""Workers that may die over one task, one after another, before the task counts as failed."""
 
 
 @dataclass
@@ -92,7 +95,8 @@ class WorkersEngine:
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Yield each task's update in the order of the tasks.
 
-        A client that raises, and a worker that dies, cost the task they were at.
+        A client that raises costs its task. A task whose worker dies is done again, and counts as
+        failed if that happens as often as it may: then it is the task that kills.
         """
         self._weights.write(state)
         jobs: list[dict[str, Any]] = [
@@ -165,6 +169,7 @@ class WorkersEngine:
         """Yield the reply to each job in order; who asks for the next is done with the last."""
         waiting = deque(range(len(jobs)))
         done: dict[int, dict[str, Any]] = {}
+        deaths: Counter[int] = Counter()
         finished = 0
         try:
             while finished < len(jobs):
@@ -173,7 +178,7 @@ class WorkersEngine:
                     yield done.pop(finished)
                     finished += 1
                 else:
-                    self._collect(jobs, waiting, done)
+                    self._collect(jobs, waiting, done, deaths)
         finally:
             # Left early: what is still under way must not be taken for an answer to later jobs.
             for number, worker in enumerate(self._workers):
@@ -201,6 +206,7 @@ class WorkersEngine:
         jobs: Sequence[dict[str, Any]],
         waiting: "deque[int]",
         done: dict[int, dict[str, Any]],
+        deaths: Counter[int],
     ) -> None:
         """Wait until some worker says something or dies."""
         by_connection = {worker.connection: n for n, worker in enumerate(self._workers)}
@@ -211,10 +217,13 @@ class WorkersEngine:
                 reply = json.loads(worker.connection.recv_bytes())
             except (EOFError, OSError):
                 job, died = worker.job, self._bury(number)
-                if job is not None and "score" in jobs[job]:
-                    waiting.appendleft(job)  # scoring changes nothing, so it is done again
-                elif job is not None:
-                    done[job] = {"error": f"its worker process {died}"}
+                if job is not None:
+                    deaths[job] += 1
+                    if "score" in jobs[job] or deaths[job] < MAX_TRIES:
+                        # Nothing of it was taken in, so it comes out as if this had not been.
+                        waiting.appendleft(job)
+                    else:
+                        done[job] = {"error": f"its worker process {died}, {MAX_TRIES} times"}
                 continue
             if "fatal" in reply:
                 fatal = RunError(f"a worker could not start: {reply['fatal']}")

@@ -19,7 +19,7 @@ from nefl.export.formats import find_format
 from nefl.export.measure import Measured, measure_file
 from nefl.export.plainfile import open_plain
 from nefl.export.source import Source, open_run, predict_batches
-from nefl.files import write_atomically
+from nefl.files import check_target, write_atomically
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
 from nefl.state import ServerState
@@ -92,6 +92,7 @@ def export_submodel(
         raise ConfigError(f"images {images}: give 1 or more to compare on")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
+    check_target(path)
     source = open_run(run, best=best)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
@@ -199,9 +200,11 @@ def export_family(
     Raises:
         NeflError: if something is missing or a submodel differs from the trained one.
     """
-    path, source = Path(out), open_run(run, best=best)
+    path = Path(out)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
+    check_target(path)
+    source = open_run(run, best=best)
     numbers = tuple(range(1, len(source.setting.family) + 1))
     trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
     inputs, labels = source.test_batch(images)

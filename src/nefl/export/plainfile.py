@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_to_json
+from nefl.artifacts.checkpoint import storable
 from nefl.elastic.file import checksum, read_checked
 from nefl.errors import NeflError, RunError
 from nefl.export.fold import fold
@@ -22,7 +23,7 @@ SCALE = ".int8_scale"
 
 def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
     """Return what writes the file, with whatever card."""
-    tensors = {n: t.detach().contiguous() for n, t in network.state_dict().items()}
+    tensors = storable(network.state_dict())
     if card.quantized:
         tensors = quantize_weights(tensors)
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, SubmodelCard
-from nefl.artifacts.checkpoint import load_state
-from nefl.artifacts.runfolder import find_checkpoint, stored_config
+from nefl.artifacts.identity import warn_of_changed_code
+from nefl.artifacts.kept import read_kept
+from nefl.artifacts.runfolder import stored_config
 from nefl.data import make_transform, subset
 from nefl.engines.site import Site, augmentation
 from nefl.models.ordered_dropout import serving
@@ -115,7 +116,8 @@ def open_run(run: str | Path, *, best: bool = False) -> Source:
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
     setting = prepare(replace(config, engine=engine, local=local))
-    state = load_state(find_checkpoint(path, best=best), setting.family)
+    warn_of_changed_code(path, setting.code_identity())
+    state = read_kept(path, setting.family, best=best)
     family, state = serving(setting.family, state)
     return Source(replace(setting, family=family), state)
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nefl.artifacts.facts import Facts, read_facts
-from nefl.artifacts.runfolder import CONFIG, IDENTITY, LOCK, METRICS, SUMMARY, read_log
+from nefl.artifacts.identity import IDENTITY
+from nefl.artifacts.runfolder import CONFIG, LOCK, METRICS, SUMMARY, read_log
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
+from nefl.files import open_without_links
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
 from nefl.report.numbers import counted
 
@@ -268,7 +270,7 @@ def _status(
 def _is_held(path: Path) -> bool:
     """Whether a process holds the folder just now."""
     try:
-        with (path / LOCK).open(encoding="utf-8") as file:
+        with open(path / LOCK, encoding="utf-8", opener=open_without_links) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
