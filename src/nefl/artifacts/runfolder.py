@@ -15,6 +15,7 @@ from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.files import write_atomically
 from nefl.nesting.spec import Family
+from nefl.parsing import parse_json
 from nefl.state import ServerState
 
 CONFIG, IDENTITY, PARTITION = "config.json", "identity.json", "partition.safetensors"
@@ -160,7 +161,7 @@ def check_unchanged(run: Path, identity: Mapping[str, str]) -> None:
     if not path.exists():
         return
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = parse_json(path.read_text(encoding="utf-8"))
         changed = [key for key, value in identity.items() if known.get(key) != value]
     except (ValueError, AttributeError):
         raise RunError(f"{path}: is damaged; delete it to go on without its check") from None
@@ -229,7 +230,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    event = json.loads(line)
+                    event = parse_json(line)
                 except ValueError:
                     continue
                 if isinstance(event, dict):

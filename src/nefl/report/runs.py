@@ -5,7 +5,6 @@ can be read is taken and the rest is named in `problems`.
 """
 
 import fcntl
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from nefl.artifacts.runfolder import CONFIG, IDENTITY, LOCK, METRICS, read_log
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
+from nefl.parsing import parse_json
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
 
 VERSIONS = ("nefl", "torch", "numpy", "python", "machine")
@@ -238,7 +238,7 @@ def _is_held(path: Path) -> bool:
 
 def _fingerprint(path: Path) -> str:
     try:
-        return str(json.loads((path / IDENTITY).read_text(encoding="utf-8"))["model"])
+        return str(parse_json((path / IDENTITY).read_text(encoding="utf-8"))["model"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
