@@ -69,6 +69,20 @@ def test_an_error_and_a_note_are_shown_so(
     assert said.splitlines() == [f"note {SHOWN}", f"nefl: error: {short}"]
 
 
+def test_an_error_that_quotes_a_whole_file_is_cut_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise nefl.NeflError("x" * 10**6)
+
+    monkeypatch.setattr("nefl.cli.app.app", fail)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr().err
+    assert said.endswith("… (1000000 characters)\n")
+    assert len(said) < 5000
+
+
 def test_nothing_is_written_past_it() -> None:
     folder = Path(nefl.__file__).parent / "cli"
     for path in folder.glob("*.py"):

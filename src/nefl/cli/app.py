@@ -21,6 +21,7 @@ from nefl.cli.watch import watch
 from nefl.errors import NeflError
 
 EXIT_BAD_INPUT = 2
+LONGEST_ERROR = 4000
 
 app = typer.Typer(
     name="nefl",
@@ -62,7 +63,10 @@ def main() -> None:
     try:
         app()
     except NeflError as error:
-        Terminal(stderr=True, soft_wrap=True).print(f"nefl: error: {error}")
+        text = str(error)  # it may quote a file that holds anything
+        if len(text) > LONGEST_ERROR:
+            text = f"{text[:LONGEST_ERROR]}… ({len(text)} characters)"
+        Terminal(stderr=True, soft_wrap=True).print(f"nefl: error: {text}")
         sys.exit(EXIT_BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output has gone (`nefl profile … | head`): that is no error.
