@@ -11,6 +11,7 @@ ROOT = Path(nefl.__file__).parent
 RANK = {
     "errors": 0,
     "files": 1,
+    "parsing": 0,
     "seeds": 0,
     "extras": 1,
     "own_code": 1,
@@ -46,7 +47,7 @@ RANK = {
     "__init__": 12,
     "__main__": 13,
 }
-ARTIFACTS_SEE = {"errors", "files", "state", "config", "config_reading", "nesting"}
+ARTIFACTS_SEE = {"errors", "files", "parsing", "state", "config", "config_reading", "nesting"}
 
 
 def part_of(module: str) -> str:

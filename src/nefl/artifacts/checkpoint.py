@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from nefl.artifacts.tensorfile import read_tensors, save_tensors
 from nefl.errors import RunError
 from nefl.files import write_atomically
 from nefl.nesting.spec import Family, Layout
@@ -39,27 +38,11 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
         "state_sha256": state_sha256(state),
         **notes,
     }
-    tensors = storable(flatten_state(state))
 
     def fill(beside: Path) -> None:
-        save_file(tensors, beside, metadata)
+        save_tensors(beside, flatten_state(state), metadata)
 
     write_atomically(path, fill, follow_links=False)
-
-
-def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors as safetensors takes them: on the CPU, contiguous, each in memory of its own.
-
-    Tied weights are one tensor under two names; a file has it twice.
-    """
-    result: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        result[name] = plain.clone() if place in seen else plain
-        seen.add(place)
-    return result
 
 
 def load_state(path: Path, family: Family) -> ServerState:
@@ -68,12 +51,7 @@ def load_state(path: Path, family: Family) -> ServerState:
     Raises:
         RunError: if the file is missing, damaged, or another model's.
     """
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: is no checkpoint, or damaged ({error})") from None
+    metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise RunError(f"{path}: is no nefl checkpoint (format {metadata.get('format')})")
     shared = {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")}

@@ -1,6 +1,5 @@
 """What a run was made of, noted when it starts, so that its folder can be read without its data."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.runfolder import FACTS, write_json
 from nefl.nesting.profile import SubmodelProfile
+from nefl.parsing import parse_json
 
 MAX_COUNTS = 200_000
 """Label counts beyond this many numbers are not noted; they would outweigh the log."""
@@ -68,7 +68,7 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:
-        values: Mapping[str, Any] = json.loads((run / FACTS).read_text(encoding="utf-8"))
+        values: Mapping[str, Any] = parse_json((run / FACTS).read_text(encoding="utf-8"))
         return _ADAPTER.validate_python(values)
-    except (OSError, ValueError, RecursionError, ValidationError):
+    except (OSError, ValueError, ValidationError):
         return None

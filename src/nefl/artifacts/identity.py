@@ -8,6 +8,7 @@ from typing import Any
 
 from nefl.errors import RunError
 from nefl.files import refuse_link, write_atomically
+from nefl.parsing import parse_json
 
 IDENTITY = "identity.json"
 SETTINGS, CODE = "settings", "code"
@@ -32,7 +33,7 @@ def read_identity(run: Path) -> dict[str, Any] | None:
     path = run / IDENTITY
     refuse_link(path)
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, OSError):

@@ -24,6 +24,7 @@ from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.files import open_without_links, part_of, refuse_link, remove_part, write_atomically
 from nefl.nesting.spec import Family
+from nefl.parsing import parse_json
 from nefl.state import ServerState
 
 CONFIG, PARTITION = "config.json", "partition.safetensors"
@@ -230,7 +231,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    event = json.loads(line)
+                    event = parse_json(line)
                 except ValueError:
                     continue
                 if isinstance(event, dict):

@@ -3,14 +3,14 @@
 from dataclasses import asdict
 from typing import Any
 
-import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.runfolder import to_json
-from nefl.cli.profile import console_for_tables, show_bytes, show_count
+from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.progress import show_duration
+from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
 from nefl.estimate import RunCost, estimate_run
 from nefl.report.numbers import counted
@@ -26,7 +26,7 @@ def show_cost(config: RunConfig, recipe: str, *, as_json: bool) -> None:
     """
     cost = estimate_run(config)
     if as_json:
-        typer.echo(to_json(cost_report(cost, recipe), indent=2))
+        say(to_json(cost_report(cost, recipe), indent=2))
     else:
         _show(cost, recipe)
 

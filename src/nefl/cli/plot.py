@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nefl.cli.terminal import say
 from nefl.errors import ConfigError
 from nefl.report.datasets import Told
 from nefl.report.figures import FIGURES
@@ -37,7 +38,7 @@ def plot(
 ) -> None:
     """Draw one figure for a paper; toy-ode needs no run."""
     write_output(out, draw(_figure(figure, runs or []), out))
-    typer.echo(out)
+    say(out)
 
 
 def _figure(name: str, paths: Sequence[Path]) -> Figure:
@@ -49,7 +50,7 @@ def _figure(name: str, paths: Sequence[Path]) -> Figure:
         raise ConfigError(f"figure {name}: is drawn from runs; name at least one run's folder")
     runs, refused = read_runs(paths)
     for reason in refused:
-        typer.echo(f"left out: {reason}", err=True)
+        say(f"left out: {reason}", err=True)
     if name in OF_GROUPS:
         figure, missing = OF_GROUPS[name](runs), ""
     else:

@@ -7,12 +7,11 @@ from typing import Annotated
 import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.runfolder import to_json
-from nefl.cli.profile import console_for_tables
+from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.elastic.budget import parse_budget
 from nefl.errors import ConfigError, DataError
 from nefl.serving.app import CONCURRENCY, MAX_BODY, as_json
@@ -51,7 +50,7 @@ def predict(
         found.append((image, predictor(data, str(image), submodel=submodel, budget=budget)))
     if as_json_:
         answers = [{"image": str(image), **as_json(answer)} for image, answer in found]
-        typer.echo(to_json({"predictions": answers}, indent=2))
+        say(to_json({"predictions": answers}, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("picture", "class", "probability", "submodel", "latency"):
@@ -79,7 +78,7 @@ def serve(
     server = make_server(
         Predictor(file), host=host, port=port, max_body=max_body, concurrency=concurrency
     )
-    console = Console(stderr=True, soft_wrap=True)
+    console = Terminal(stderr=True, soft_wrap=True)
     name = f"[{host}]" if ":" in host else host
     console.print(Text(f"http://{name}:{server.effective_port}/ answers; stop with Ctrl-C"))
     if not _is_loopback(host):

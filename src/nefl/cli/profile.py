@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from nefl.cli.terminal import console_for_tables, say
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import family_of
@@ -34,7 +34,6 @@ from nefl.report.vega import draw
 from nefl.tryout import EXAMPLES, try_out
 
 MAX_BATCH = 1_000_000
-PIPE_WIDTH = 160
 
 
 def profile(
@@ -90,7 +89,7 @@ def profile(
         picture = family_figure(family, rows, f"{model} under {method}")
         write_output(figure, draw(picture, figure))
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        say(json.dumps(report, indent=2))
     else:
         _show(report, rows)
 
@@ -183,15 +182,6 @@ def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     average = report["average"]
     table.add_row("ø", *[""] * 5, show_count(average["params"]), show_count(average["macs_total"]))
     console_for_tables().print(table)
-
-
-def console_for_tables() -> Console:
-    """Return a console that cuts nothing off where there is no terminal to set the width.
-
-    It takes names as they are: `:x:` and `[red]` are no signs and colours there.
-    """
-    console = Console(markup=False, emoji=False)
-    return console if console.is_terminal else Console(width=PIPE_WIDTH, markup=False, emoji=False)
 
 
 def show_blocks(blocks: Blocks) -> str:

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nefl.cli.profile import console_for_tables
+from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
 from nefl.models.table import unknown_name
 from nefl.recipes import load_recipe, recipe_names
@@ -42,7 +42,7 @@ def recipes(
     """List the recipes: complete, named configurations, with the figures published for them."""
     if show is not None:
         config = load_recipe(show)
-        typer.echo(json.dumps(config.to_dict(), indent=2) if as_json else to_toml(config).rstrip())
+        say(json.dumps(config.to_dict(), indent=2) if as_json else to_toml(config).rstrip())
         return
     filters = {
         "model.method": method,
@@ -62,7 +62,7 @@ def recipes(
         and pretrained in (None, config.model.weights is not None)
     }
     if as_json:
-        typer.echo(json.dumps({name: c.to_dict() for name, c in found.items()}, indent=2))
+        say(json.dumps({name: c.to_dict() for name, c in found.items()}, indent=2))
     else:
         _list(found)
 

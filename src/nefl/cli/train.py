@@ -11,16 +11,16 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from nefl import training
 from nefl.artifacts.runfolder import stored_config, to_json
 from nefl.cli.dry_run import show_cost
-from nefl.cli.profile import console_for_tables, show_bytes
+from nefl.cli.profile import show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
+from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
@@ -70,7 +70,7 @@ def train(
     if dry_run:
         show_cost(config, recipe, as_json=as_json)
         return
-    console = Console(stderr=True, soft_wrap=True)
+    console = Terminal(stderr=True, soft_wrap=True)
     place = _Place()
 
     def started(folder: Path) -> None:
@@ -134,14 +134,14 @@ def evaluate(
             "worst": accuracy[0],
             "average": mean_accuracy(found),
         }
-        typer.echo(to_json(report, indent=2))
+        say(to_json(report, indent=2))
     else:
         console_for_tables().print(accuracy_table(accuracy))
 
 
 def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
     """Draw how the classes spread over the clients of a run."""
-    typer.echo(training.draw_partition(run))
+    say(training.draw_partition(run))
 
 
 def with_engine(
@@ -194,7 +194,7 @@ def _carry_out(
     tensorboard: bool,
     as_json: bool,
 ) -> None:
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     observers: list[Observer] = []
     if tensorboard:
         observers.append(TensorBoardObserver(lambda: place.known / "tensorboard"))
@@ -214,7 +214,7 @@ def _carry_out(
     finally:
         progress.close()
     if as_json:
-        typer.echo(to_json({"run": str(result.path), **result.summary}, indent=2))
+        say(to_json({"run": str(result.path), **result.summary}, indent=2))
     else:
         _show(result.summary, result.path)
 

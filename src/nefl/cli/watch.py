@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nefl.cli.terminal import Terminal, say
 from nefl.report.live import serving
 from nefl.report.numbers import show_duration, show_percent
 from nefl.report.runs import Run, mean, read_runs
@@ -38,14 +38,14 @@ def watch(
             _follow(runs, max(0.2, every))
         else:
             with serving(runs, port) as (address, server):
-                typer.echo(f"{address} (Ctrl-C ends it)")
+                say(f"{address} (Ctrl-C ends it)")
                 server.serve_forever()
     except KeyboardInterrupt:
-        typer.echo("no longer watching", err=True)
+        say("no longer watching", err=True)
 
 
 def _follow(paths: Sequence[Path], every: float) -> None:
-    console = Console()
+    console = Terminal()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             found, _ = read_runs(paths)

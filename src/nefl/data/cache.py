@@ -28,6 +28,7 @@ from nefl.data.arrays import (
     check_decoded,
 )
 from nefl.errors import DataError
+from nefl.parsing import parse_json
 
 CACHE_FORMAT = 1
 _DESCRIPTION = "dataset.json"
@@ -199,7 +200,7 @@ def open_cached(folder: Path, *, verify: bool) -> ImageDataset:
             std=tuple(description["std"]),
             folder=folder,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(folder / _DESCRIPTION, f"no proper entry {error}") from error
 
 
@@ -220,7 +221,7 @@ def images_checksum(folder: Path) -> str:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / _DESCRIPTION
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(description, dict) or description.get("format") != CACHE_FORMAT:

@@ -12,6 +12,8 @@ from nefl.errors import DataError
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 # Only the decoders that these data sets need: the others are so much more surface to attack.
 _PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+MAX_PIXELS = 40_000_000
+"""Larger images are refused: a small file can unpack to gigabytes."""
 _GREY_MODES = ("1", "L", "LA")
 _MODES = (*_GREY_MODES, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
@@ -68,6 +70,11 @@ def _check_header(
         raise DataError(
             f"{where}: image of {size[0]}x{size[1]} pixels, expected {shape[2]}x{shape[1]}; "
             "all images of a data set must have one size"
+        )
+    if size[0] * size[1] > MAX_PIXELS:
+        raise DataError(
+            f"{where}: image of {size[0]}x{size[1]} pixels, at most {MAX_PIXELS // 10**6} million "
+            "are taken; make it smaller"
         )
     if mode not in _MODES:
         raise DataError(f"{where}: image mode {mode}; convert it to 8 bits a channel")

@@ -12,6 +12,9 @@ from nefl.errors import DataError
 from nefl.own_code import call_own
 from nefl.references import import_function
 
+_MOST_PACKED = 100
+_MIN_BOMB = 64 * 2**20
+_MAX_CLASSES = 100_000
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -23,17 +26,29 @@ def read_npz(path: Path) -> Decoded:
     """
     try:
         with np.load(path, allow_pickle=False) as content:
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise DataError(f"{path}: a single array; save the four with numpy.savez")
+            _check_packed(path, content)
             arrays = {name: content[name] for name in content.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive fails in a dozen ways, out of memory among them
         raise DataError(
             f"{path}: not a complete .npz file of plain arrays ({error}); write it again "
             "with numpy.savez, without Python objects"
         ) from error
     return decoded_arrays(arrays, str(path))
+
+
+def _check_packed(path: Path, content: object) -> None:
+    """Refuse a small file that unpacks to gigabytes; images are never packed so tightly."""
+    if not isinstance(content, np.lib.npyio.NpzFile):
+        raise DataError(f"{path}: a single array; save the four with numpy.savez")
+    archive: zipfile.ZipFile = content.zip
+    unpacked, packed = sum(e.file_size for e in archive.infolist()), path.stat().st_size
+    if unpacked > max(_MIN_BOMB, _MOST_PACKED * packed):
+        raise DataError(
+            f"{path}: {packed} bytes would unpack to {unpacked}, at most {_MOST_PACKED} times as "
+            "much is taken; write it again with numpy.savez"
+        )
 
 
 def call_function(reference: str, options: Mapping[str, object]) -> Decoded:
@@ -67,6 +82,11 @@ def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
     train, test = (_split(arrays, part, classes, source) for part in ("train", "test"))
     if names is None:
         largest = max(split.labels.max(initial=-1) for split in (train, test))
+        if largest >= _MAX_CLASSES:
+            raise DataError(
+                f"{source}: has label {largest}, expected less than {_MAX_CLASSES}; number the "
+                "classes from 0"
+            )
         names = tuple(str(label) for label in range(int(largest) + 1))
     return Decoded(train, test, names)
 

@@ -15,7 +15,7 @@ from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
 from nefl.export.compare import MAX_ACCURACY_LOSS, Comparison, check, compare
 from nefl.export.fold import Plain, fold
-from nefl.export.formats import find_format
+from nefl.export.formats import find_format, format_for
 from nefl.export.measure import Measured, measure_file
 from nefl.export.plainfile import open_plain
 from nefl.export.source import Source, open_run, predict_batches
@@ -60,7 +60,7 @@ def export_submodel(
     *,
     submodel: int | None = None,
     fits: Budget | None = None,
-    format_name: str = "onnx",
+    format_name: str | None = None,
     quantized: bool = False,
     best: bool = False,
     images: int = IMAGES,
@@ -74,7 +74,7 @@ def export_submodel(
         out: the file; it is only there once it has passed.
         submodel: which one, from 1; or
         fits: the largest that keeps to this budget.
-        format_name: a name in `FORMATS`.
+        format_name: a name in `FORMATS`; left out, the end of the file's name decides.
         quantized: int8 instead of float32.
         best: the best checkpoint instead of the newest.
         images: test images for the comparison.
@@ -84,10 +84,13 @@ def export_submodel(
     Raises:
         NeflError: if something is missing, nothing fits, or the file differs from the model.
     """
-    find_format(format_name)
     path = Path(out)
     if (submodel is None) == (fits is None):
-        raise ConfigError("give one of a submodel's number and a budget that it has to fit")
+        raise ConfigError(
+            "give one of a submodel's number and a budget that it has to fit; all submodels go "
+            "into one file with the format elastic"
+        )
+    format_name = format_for(path, format_name, family=False)
     if images < 1:
         raise ConfigError(f"images {images}: give 1 or more to compare on")
     if not path.parent.is_dir():

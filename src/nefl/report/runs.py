@@ -5,7 +5,6 @@ can be read is taken and the rest is named in `problems`.
 """
 
 import fcntl
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
 from nefl.files import open_without_links
+from nefl.parsing import parse_json
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
 from nefl.report.numbers import counted
 
@@ -282,7 +282,7 @@ def _is_held(path: Path) -> bool:
 def _noted(path: Path) -> Mapping[str, Any]:
     """Return what a JSON file of the folder holds, nothing where it is not there or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -4,7 +4,6 @@ Nodes are known by the name that the operator gave their key (`flwr supernode re
 which no node can forge. Without node keys there are no names, and this file matches nobody.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from nefl.errors import ConfigError
+from nefl.parsing import parse_toml
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def read_registry(path: str | None, clients: int, submodels: int) -> Registry:
     if path is None:
         return Registry()
     try:
-        registry = _REGISTRY.validate_python(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        registry = _REGISTRY.validate_python(parse_toml(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
