@@ -38,10 +38,8 @@ SMALL_PIXELS, SMALL_DECODED = 4_000_000, 16 * 2**20
 """Up to so many pixels and bytes a picture costs next to nothing."""
 
 _SCAN = b"\xff\xda"
-_STRIPPED = 1_000_000
-"""Pixels from which on a picture is made small strip by strip."""
-_STRIP = 64
-"""Rows of a strip, after it was made small."""
+_STRIP = 1_000_000
+"""Pixels of a strip, or a little more; a picture that has no more is taken as it is."""
 _SPARE = 4
 """So many times the wanted side is left by the strips, or a little more."""
 
@@ -194,15 +192,16 @@ def _shrink(image: "PillowImage", card: Card) -> "PillowImage":
     """
     from PIL import Image
 
-    if image.width * image.height <= _STRIPPED:
+    if image.width * image.height <= _STRIP:
         return image
     width, height = _kept(image.size, card)
     factor = max(1, min(width, height) // (_SPARE * max(card.image_shape[1:])))
     columns, rows = width // factor, height // factor
     left, top = (image.width - columns * factor) // 2, (image.height - rows * factor) // 2
     small = Image.new(_mode(card), (columns, rows))
-    for row in range(0, rows, _STRIP):
-        upper, lower = top + row * factor, top + min(rows, row + _STRIP) * factor
+    step = max(1, _STRIP // (columns * factor * factor))
+    for row in range(0, rows, step):
+        upper, lower = top + row * factor, top + min(rows, row + step) * factor
         strip = image.crop((left, upper, left + columns * factor, lower))
         small.paste(_flat(strip, card).reduce(factor), (0, row))
     if "exif" in image.info:  # how it is to be turned
