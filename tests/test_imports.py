@@ -19,6 +19,7 @@ RANK = {
     "references": 2,
     "losses": 0,
     "state": 1,
+    "web": 2,
     "config": 1,
     "config_reading": 2,
     "nesting": 2,

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.cli.terminal import Terminal, say
-from nefl.report.live import serving
+from nefl.engines.tuning import give_memory_back
+from nefl.report.live import address_of, make_server
 from nefl.report.numbers import show_duration, show_percent
 from nefl.report.runs import Run, mean, read_runs
 
@@ -37,11 +38,16 @@ def watch(
         if terminal:
             _follow(runs, max(0.2, every))
         else:
-            with serving(runs, port) as (address, server):
-                say(f"{address} (Ctrl-C ends it)")
-                server.serve_forever()
+            give_memory_back()
+            server = make_server(runs, port)
+            say(f"{address_of(server)} (Ctrl-C ends it)")
+            try:
+                server.run()  # until Ctrl-C, which it takes for itself
+            finally:
+                server.close()
     except KeyboardInterrupt:
-        say("no longer watching", err=True)
+        pass
+    say("no longer watching", err=True)
 
 
 def _follow(paths: Sequence[Path], every: float) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from nefl.artifacts.card import Card
 from nefl.elastic.budget import Budget
 from nefl.elastic.file import is_elastic, load
-from nefl.elastic.inputs import decode_picture, input_transform
+from nefl.elastic.inputs import decode_picture, input_transform, is_large
 from nefl.elastic.model import ElasticModel
 from nefl.elastic.select import choose
 from nefl.errors import ConfigError
@@ -75,6 +75,14 @@ class Predictor:
         if self._elastic is None:
             return [None]
         return [cost.latency for cost in self._elastic.costs]
+
+    def is_large(self, picture: bytes, where: str = "the picture") -> bool:
+        """Whether a picture should wait for its turn before it is unpacked.
+
+        Raises:
+            DataError: if it is no picture, or too large altogether.
+        """
+        return is_large(picture, where, self.card)
 
     def __call__(
         self,
