@@ -88,7 +88,7 @@ def describe_run(setting: Setting) -> dict[str, Any]:
     data = setting.dataset
     return {
         "config": setting.config.to_dict(),
-        "classes": data.classes,
+        "class_names": list(data.class_names),
         "input_shape": list(setting.input_shape),
         "image_shape": list(data.input_shape),
         "dataset": data.name,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.data.arrays import Decoded, Split, as_images, make_split
+from nefl.data.class_names import numbered_classes
 from nefl.errors import DataError
 from nefl.references import import_function
 
@@ -67,7 +68,7 @@ def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
     train, test = (_split(arrays, part, classes, source) for part in ("train", "test"))
     if names is None:
         largest = max(split.labels.max(initial=-1) for split in (train, test))
-        names = tuple(str(label) for label in range(int(largest) + 1))
+        names = numbered_classes(int(largest) + 1)
     return Decoded(train, test, names)
 
 
