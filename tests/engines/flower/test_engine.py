@@ -255,6 +255,21 @@ def test_clients_choose_for_themselves_within_their_limit(few: Settings, tmp_pat
     assert events(tmp_path / "run", "round")[0]["trained"] == {"3": 5}
 
 
+def test_only_capable_nodes_train_the_full_model(few: Settings, tmp_path: Path) -> None:
+    """The one submodel is for the highest of five tiers, whether nodes or the operator say so."""
+    few = with_settings(few, {"rounds": 1, "model.method": "fedavg-capable"})
+    grid = LocalGrid(site_client(), population(5))
+    for node in grid.nodes.values():
+        node["tier"] = 5 - node["partition-id"] // 2  # 5, 5, 4, 4, 3
+    train_on(grid, few, tmp_path / "run")
+    assert events(tmp_path / "run", "round")[0]["clients"] == {"1": [0, 1]}
+    registry = tmp_path / "nodes.toml"
+    registry.write_text("[default]\ntier = 5\n")
+    few = with_settings(few, {"engine.flower.registry": str(registry)})
+    train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "all")
+    assert events(tmp_path / "all", "round")[0]["trained"] == {"1": 5}
+
+
 def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
     whole = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "whole")
     grid = LocalGrid(site_client(), population(5))
