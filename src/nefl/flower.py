@@ -12,10 +12,11 @@ from nefl.engines.flower.link import Link
 from nefl.engines.flower.mailbox import Context, Grid, Mailbox
 from nefl.engines.flower.messages import arrays_to_state, state_to_arrays
 from nefl.engines.flower.progress import LogObserver, say_result
-from nefl.engines.flower.registry import read_registry
-from nefl.engines.flower.roster import NodeRoster, Terms
+from nefl.engines.flower.registry import RegistryFile
+from nefl.engines.flower.roster import NodeRoster
 from nefl.engines.flower.run_settings import read_run_settings
 from nefl.engines.flower.site_client import partition_sha256, site_client
+from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
 from nefl.nesting.profile import profile_family
@@ -69,8 +70,15 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         profiles = profile_family(family, setting.input_shape, config.local.batch_size, copies)
         run = describe_run(setting)
         sizes = [int(size) for size in setting.partition.sizes]
-        terms = Terms(config, len(family), profiles, sizes, run)
-        registry = read_registry(flower.registry, config.clients.count, len(family))
+        left_out = setting.plan.cohort.left_out
+        terms = Terms(config, len(family), profiles, sizes, run, left_out)
+        registry = RegistryFile(
+            flower.registry,
+            config.clients.count,
+            len(family),
+            tiers=len(family) + left_out,
+            note=folder.log,
+        )
         mailbox = Mailbox(grid)
         roster = NodeRoster(mailbox, registry, terms, folder.log)
         needs = [profile.train_memory_bytes for profile in profiles]
@@ -90,7 +98,7 @@ def describe_run(setting: Setting) -> dict[str, Any]:
     data = setting.dataset
     return {
         "config": setting.config.to_dict(),
-        "classes": data.classes,
+        "class_names": list(data.class_names),
         "input_shape": list(setting.input_shape),
         "image_shape": list(data.input_shape),
         "dataset": data.name,

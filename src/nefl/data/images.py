@@ -96,17 +96,29 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def read_image_folder(
-    folder: Path, class_names: tuple[str, ...], shape: Shape | None, channels: int | None = None
+    folder: Path,
+    class_names: tuple[str, ...],
+    shape: Shape | None,
+    channels: int | None = None,
+    *,
+    partial: bool = False,
 ) -> Split:
     """Read one part (`train` or `test`) of an image folder.
+
+    Args:
+        folder: it has a folder for each class.
+        class_names: their names in label order.
+        shape: (C, H, W) that every image must have; None takes the first image's size.
+        channels: 1 or 3, when `shape` is None; None takes the first image's.
+        partial: whether some classes may have no folder.
 
     Raises:
         DataError: the class folders are not the expected ones, one is empty, or an image is bad.
     """
     found = class_folders(folder)
-    if set(found) != set(class_names):
-        missing = sorted(set(class_names) - set(found))
-        extra = sorted(set(found) - set(class_names))
+    missing = sorted(set(class_names) - set(found))
+    extra = sorted(set(found) - set(class_names))
+    if extra or (missing and not partial):
         raise DataError(
             f"{folder}: expected one folder for each of {len(class_names)} classes; "
             f"missing {missing}, unexpected {extra}"
@@ -114,6 +126,8 @@ def read_image_folder(
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(class_names):
+        if name in missing:
+            continue
         images = list_images(folder / name)
         if not images:
             raise DataError(f"{folder / name}: no image ({', '.join(IMAGE_SUFFIXES)}) in it")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.data.arrays import Decoded, Split, as_images, make_split
+from nefl.data.class_names import numbered_classes
 from nefl.errors import DataError
 from nefl.own_code import call_own
 from nefl.references import import_function
@@ -87,7 +88,7 @@ def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
                 f"{source}: has label {largest}, expected less than {_MAX_CLASSES}; number the "
                 "classes from 0"
             )
-        names = tuple(str(label) for label in range(int(largest) + 1))
+        names = numbered_classes(int(largest) + 1)
     return Decoded(train, test, names)
 
 

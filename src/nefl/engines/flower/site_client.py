@@ -20,6 +20,7 @@ from nefl.config import RunConfig
 from nefl.config_reading import config_from
 from nefl.data import ImageDataset, Partition, load_dataset
 from nefl.data.cache import default_cache
+from nefl.data.class_names import numbered_classes, with_classes
 from nefl.data.dealing import deal_examples
 from nefl.engines.flower.capability import (
     capability_content,
@@ -75,7 +76,8 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
             config, family = _family(json.dumps(run, sort_keys=True))
             tune_process(config.engine.threads)
             shape = tuple(run["input_shape"])
-            timed = time_submodels(family, shape, run["classes"], config.local.batch_size)
+            classes = len(run["class_names"])
+            timed = time_submodels(family, shape, classes, config.local.batch_size)
             known = replace(known, step_seconds=timed)
         return Message(capability_content(known), reply_to=message)
 
@@ -87,7 +89,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
 def _family(run: str) -> tuple[RunConfig, Family]:
     given = json.loads(run)
     config = config_from(given["config"], "the server's settings")
-    return config, family_of(config.model, given["classes"], tuple(given["input_shape"]))
+    return config, family_of(config.model, len(given["class_names"]), tuple(given["input_shape"]))
 
 
 @lru_cache(maxsize=2)
@@ -104,6 +106,11 @@ def _common(run: str, node: str) -> tuple[RunConfig, ImageDataset, Partition | N
     dataset = load_dataset(
         data.name, root=root, cache=cache, verify=False, options=dict(data.options)
     )
+    if list(dataset.class_names) != given["class_names"]:
+        raise DataError(
+            f"{data.name}: its classes here are not the server's; use the same data on all "
+            "machines, or give the node its own-data"
+        )
     return config, dataset, _partition(config, dataset, Path(cache), given["partition"])
 
 
@@ -127,7 +134,11 @@ def _with_all_data(config: RunConfig) -> RunConfig:
 
 
 def _own_dataset(path: Path, cache: str | Path, given: Mapping[str, Any]) -> ImageDataset:
-    """Load a node's own examples, to be normalised as all clients' are."""
+    """Load a node's own examples, to be labelled and normalised as all clients' are.
+
+    Raises:
+        DataError: if they have another shape, or classes that the run does not have.
+    """
     kind = "images" if path.is_dir() else "arrays"
     dataset = load_dataset(kind, root=path, cache=cache, verify=False)
     shape = tuple(given["image_shape"])
@@ -135,9 +146,12 @@ def _own_dataset(path: Path, cache: str | Path, given: Mapping[str, Any]) -> Ima
         raise DataError(
             f"{path}: images are {dataset.input_shape}, the run's are {shape} (C, H, W)"
         )
-    top = int(dataset.train.labels.max(initial=-1))
-    if top >= given["classes"]:
-        raise DataError(f"{path}: has label {top}, the run has classes 0 to {given['classes'] - 1}")
+    classes = tuple(given["class_names"])
+    unnamed = dataset.class_names == numbered_classes(dataset.classes)
+    if kind == "arrays" and unnamed and dataset.classes <= len(classes):
+        dataset = replace(dataset, class_names=classes)  # its labels are the run's
+    else:
+        dataset = with_classes(dataset, classes, str(path))
     return replace(
         dataset, name=given["dataset"], mean=tuple(given["mean"]), std=tuple(given["std"])
     )

@@ -19,8 +19,9 @@ from nefl.engines.flower.messages import (
     read_answer,
     state_to_arrays,
 )
-from nefl.engines.flower.registry import read_registry
-from nefl.engines.flower.roster import NodeRoster, Terms
+from nefl.engines.flower.registry import RegistryFile
+from nefl.engines.flower.roster import NodeRoster
+from nefl.engines.flower.standing import Terms
 from nefl.errors import UpdateError
 from nefl.nesting.spec import Family
 from nefl.server.check import not_finite_in
@@ -185,7 +186,7 @@ class NestedStrategy(Strategy):
     def _linked(self, grid: Grid) -> Link:
         if self._link is None:
             flower, clients = self._config.engine.flower, self._config.clients
-            registry = read_registry(flower.registry, clients.count, len(self._family))
+            registry = RegistryFile(flower.registry, clients.count, len(self._family), note=_note)
             mailbox = Mailbox(grid)
             terms = Terms(self._config, len(self._family))
             roster = NodeRoster(mailbox, registry, terms, _note)
