@@ -1,6 +1,7 @@
 """A small run in a process of its own, forked from one that has imported everything already."""
 
 import gc
+import importlib
 import json
 import os
 import signal
@@ -13,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
-
-import torch._dynamo  # every optimiser loads it, and a forked child would do so anew
 
 import nefl
 from nefl.artifacts.runfolder import CONFIG, SUMMARY
@@ -53,6 +52,7 @@ def import_all() -> None:
     torch's gradients do not outlive a fork.
     """
     prepare(config_from(settings("serial")))
+    importlib.import_module("torch._dynamo")  # which every optimiser loads
 
 
 @dataclass(frozen=True)

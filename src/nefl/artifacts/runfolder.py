@@ -216,7 +216,11 @@ def stored_config(run: Path) -> RunConfig:
     Raises:
         RunError: if there is no run, or its configuration cannot be read.
     """
-    if not (run / CONFIG).is_file():
+    try:
+        there = (run / CONFIG).is_file()
+    except OSError as error:
+        raise RunError(f"{run}: cannot be looked into ({error.strerror})") from None
+    if not there:
         raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
     try:
         return config_from(read_config(run / CONFIG), str(run / CONFIG))
