@@ -11,11 +11,15 @@ ROOT = Path(nefl.__file__).parent
 RANK = {
     "errors": 0,
     "files": 1,
+    "parsing": 0,
     "seeds": 0,
     "extras": 1,
-    "references": 1,
+    "own_code": 1,
+    "own_source": 0,
+    "references": 2,
     "losses": 0,
     "state": 1,
+    "web": 2,
     "config": 1,
     "config_reading": 2,
     "nesting": 2,
@@ -31,6 +35,7 @@ RANK = {
     "rounds": 6,
     "engines": 7,
     "recorder": 7,
+    "tryout": 7,
     "setting": 8,
     "start": 9,
     "export": 9,
@@ -43,7 +48,7 @@ RANK = {
     "__init__": 12,
     "__main__": 13,
 }
-ARTIFACTS_SEE = {"errors", "files", "state", "config", "config_reading", "nesting"}
+ARTIFACTS_SEE = {"errors", "files", "parsing", "state", "config", "config_reading", "nesting"}
 
 
 def part_of(module: str) -> str:

@@ -197,7 +197,7 @@ def test_methods_mean_what_they_say_with_ones_own_model() -> None:
 def test_a_model_that_cannot_take_the_images_is_refused_before_a_folder_is_made(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="input 1x8x8: the model cannot take it"):
+    with pytest.raises(ConfigError, match=r"forward of a batch \[2, 1, 8, 8\] failed"):
         train(with_settings(quick, {"model.name": "own_net:of_colours"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -37,6 +37,14 @@ def test_the_same_family_goes_on_where_it_was(quick: dict[str, Any], digits_run:
         assert torch.equal(state.per_submodel[1][name], old.per_submodel[1][name])
 
 
+def test_the_old_runs_data_is_not_needed(
+    quick: dict[str, Any], digits_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = setting_of(quick, model__start=str(digits_run))
+    monkeypatch.delattr("nefl.start.prepare")
+    assert first_state(setting).source is not None
+
+
 @pytest.mark.parametrize("source", ["run", "file"])
 def test_other_submodels_are_cut_and_their_norms_recalibrated(
     quick: dict[str, Any], digits_run: Path, elastic_file: Path, source: str

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import nefl
-from nefl.artifacts.runfolder import RunFolder, read_log
+from nefl.artifacts.runfolder import RunFolder, read_log, stored_config
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
@@ -157,17 +157,11 @@ def test_a_users_own_model_and_data(
         train(with_settings(quick, changes), tmp_path / "other")
 
 
-class StopAfter:
+class StopAfter(nefl.Observer):
     """An observer that raises after some rounds, as Ctrl-C would."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing."""
-
-    def round_repeated(self, report: RoundReport, reason: str) -> None:
-        """Nothing."""
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
@@ -228,7 +222,7 @@ def rounds_logged(run: Path) -> int:
     return sum(event["event"] == "round" for event in read_log(run))
 
 
-@pytest.mark.parametrize("engine", ["serial", "workers"])
+@pytest.mark.parametrize("engine", ["workers"])  # tests/campaign has the serial one
 def test_kills_at_random_moments_change_nothing(
     quick: dict[str, Any], tmp_path: Path, engine: str
 ) -> None:
@@ -259,25 +253,45 @@ def test_kills_at_random_moments_change_nothing(
     assert not list(run.rglob("*.part")), "nothing half-written is left"
 
 
-def test_sigterm_and_ctrl_c_stop_at_a_checkpoint(quick: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("signals", "ignored"),
+    [
+        ([signal.SIGINT], False),
+        ([signal.SIGTERM, signal.SIGTERM, signal.SIGINT], False),
+        ([signal.SIGINT, signal.SIGTERM], True),
+    ],
+    ids=["Ctrl-C", "impatient", "in the background"],
+)
+def test_signals_stop_a_run_at_a_checkpoint(
+    quick: dict[str, Any], tmp_path: Path, signals: list[signal.Signals], ignored: bool
+) -> None:
+    """A shell starts background jobs with SIGINT ignored; a run leaves it so, and heeds SIGTERM."""
     quick = with_settings(quick, {"rounds": 100000, "server.checkpoint_every": 100000})
-    for number, word in ((signal.SIGINT, "int"), (signal.SIGTERM, "term")):
-        run = tmp_path / word
-        (tmp_path / "c.json").write_text(json.dumps(quick))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "nefl", "train", str(tmp_path / "c.json"), "--out", str(run)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and not any(e["event"] == "round" for e in read_log(run)):
-            time.sleep(0.1)
+    run, settings = tmp_path / "run", tmp_path / "c.json"
+    settings.write_text(json.dumps(quick))
+    # Whatever this process was started with: nohup and CI systems pass an ignored SIGINT on.
+    at_start = signal.SIG_IGN if ignored else signal.SIG_DFL
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nefl", "train", str(settings), "--out", str(run)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, at_start),
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and rounds_logged(run) == 0:
+        time.sleep(0.1)
+    for number in signals:
+        before = rounds_logged(run)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert f"go on with: nefl resume {run}" in errors
-        assert "Traceback" not in errors
-        assert list((run / "checkpoints").glob("round-*"))
+        while ignored and number == signal.SIGINT and rounds_logged(run) < before + 2:
+            assert process.poll() is None
+            time.sleep(0.1)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert f"go on with: nefl resume {run}" in errors
+    assert "Traceback" not in errors
+    newest = max((run / "checkpoints").glob("round-*")).name
+    assert newest == f"round-{rounds_logged(run):07d}.safetensors"
 
 
 class FaultyEngine:
@@ -371,23 +385,126 @@ def test_what_a_run_rests_on_must_not_change(quick: dict[str, Any], tmp_path: Pa
     assert resume(tmp_path / "run").summary["rounds"] == 4
 
 
+OWN_CODE = """
+import own_layers
+import numpy as np
+from nefl import Family, SubmodelSpec
+from nefl.models.table import ModelBuilder
+def family(classes, input_shape):
+    build = ModelBuilder('resnet8', classes, input_shape)
+    return Family(build, (SubmodelSpec(build.full_blocks, 0.5), SubmodelSpec(build.full_blocks)))
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (60, 1, 8, 8)).astype('uint8')
+    y = rng.integers(0, 3, 60)
+    x[0] = own_layers.turned(x[0])
+    return {'x_train': x, 'y_train': y, 'x_test': x, 'y_test': y}
+"""
+
+
+def own_run(quick: dict[str, Any], tmp_path: Path, patch: pytest.MonkeyPatch) -> Path:
+    """A run with a model and data of the user's own, stopped after two rounds."""
+    (tmp_path / "own_code.py").write_text(OWN_CODE)
+    (tmp_path / "own_layers.py").write_text("def turned(x):\n    return x\n")
+    patch.syspath_prepend(str(tmp_path))
+    for name in ("own_code", "own_layers"):
+        patch.delitem(sys.modules, name, raising=False)
+    own = {"model.name": "own_code:family", "data": {"name": "own_code:data"}, "clients.count": 6}
+    with pytest.raises(KeyboardInterrupt):
+        train(with_settings(quick, own), tmp_path / "run", observers=[StopAfter(2)])
+    return tmp_path / "run"
+
+
+def test_a_changed_source_is_asked_about(
+    quick: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = own_run(quick, tmp_path, monkeypatch)
+    (tmp_path / "own_layers.py").write_text("def turned(x):\n    return x + 0\n")
+    with pytest.raises(RunError, match="the source of own_layers changed .* --changed-code"):
+        resume(run)
+    assert evaluate(run)
+    assert "the source of own_layers changed" in caplog.text
+    assert resume(run, changed_code=True).summary["rounds"] == 4
+    changes = [e["modules"] for e in read_log(run) if e["event"] == "changed_code"]
+    assert changes == [["own_layers"]]
+    resume(run)  # from now on this is the run's code
+
+
+def test_changed_images_are_refused(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turned pixels leave labels, mean and deviation as they were."""
+    run = own_run(quick, tmp_path, monkeypatch)
+    (tmp_path / "own_layers.py").write_text("def turned(x):\n    return x[:, ::-1]\n")
+    monkeypatch.delitem(sys.modules, "own_layers")
+    monkeypatch.delitem(sys.modules, "own_code")
+    with pytest.raises(RunError, match="images changed since the run was started"):
+        resume(run, changed_code=True)
+    with pytest.raises(RunError, match="images changed since the run was started"):
+        evaluate(run)
+
+
+@pytest.mark.parametrize("stop", [2, None])
+def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(
+    quick: dict[str, Any], tmp_path: Path, stop: int | None
+) -> None:
+    quick = with_settings(quick, {"schedule.name": "constant"})
+    straight = train(with_settings(quick, {"rounds": 6}), tmp_path / "straight").summary
+    if stop is None:
+        train(quick, tmp_path / "run")
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train(quick, tmp_path / "run", observers=[StopAfter(stop)])
+    found = resume(tmp_path / "run", rounds=6).summary
+    assert found["state_sha256"] == straight["state_sha256"]
+    assert stored_config(tmp_path / "run").rounds == 6
+    assert resume(tmp_path / "run").summary["rounds"] == 6
+    with pytest.raises(RunError, match="has done 6 rounds, more than 5"):
+        resume(tmp_path / "run", rounds=5)
+
+
+def test_a_kill_between_new_rounds_and_their_config_is_no_harm(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = with_settings(quick, {"schedule.name": "constant", "rounds": 2})
+    train(quick, tmp_path / "run")
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nefl.artifacts.runfolder.write_json", die)
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "run", rounds=3)
+    assert resume(tmp_path / "run").summary["rounds"] == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "log", die)
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "run", rounds=3)
+    assert resume(tmp_path / "run").summary["rounds"] == 3
+
+
+def test_a_rate_that_follows_the_rounds_says_why_there_can_be_no_more(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    train(quick, tmp_path / "run")
+    with pytest.raises(RunError, match=r"8 rounds instead of 4: .*\(step\).* in round 3 it would"):
+        resume(tmp_path / "run", rounds=8)
+    assert stored_config(tmp_path / "run").rounds == 4
+
+
 def test_a_start_that_was_killed_can_be_resumed(quick: dict[str, Any], tmp_path: Path) -> None:
     straight = train(quick, tmp_path / "straight").summary["state_sha256"]
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text((tmp_path / "straight" / "config.json").read_text())
-    (run / ".partition.safetensors.77.part").write_bytes(b"half")
+    (run / ".partition.safetensors.x77.part").mkdir()
+    (run / ".partition.safetensors.x77.part" / ".tmpABCDEF").write_bytes(b"half")
     assert resume(run).summary["state_sha256"] == straight
     assert not list(run.glob("*.part"))
-
-
-def test_leftovers_of_a_kill_are_removed(quick: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(quick, tmp_path / "run", observers=[StopAfter(1)])
-    left = tmp_path / "run" / "checkpoints" / ".tmpABCDEF"
-    left.write_bytes(b"half a checkpoint")
-    resume(tmp_path / "run")
-    assert not left.exists()
 
 
 def test_the_best_is_kept_even_if_its_saving_was_interrupted(
@@ -513,3 +630,33 @@ def test_real_cifar10_trains(tmp_path: Path, cifar10: Path) -> None:
     summary = train(values, tmp_path / "run").summary
     assert summary["failures"] == 0
     assert summary["average"] > 0.05
+
+
+def test_observers_may_have_only_the_methods_they_need(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    class Counting(nefl.Observer):
+        rounds = 0
+
+        def round_done(self, *_: object) -> None:
+            self.rounds += 1
+
+    class Foreign:
+        tasks = 0
+
+        def task_done(self, done: int, tasks: int) -> None:
+            self.tasks += 1
+
+    class Mistaken:
+        def round_doen(self, *_: object) -> None: ...
+
+    counting, foreign, mistaken = Counting(), Foreign(), Mistaken()
+    watching: list[Any] = [counting, foreign]
+    run = train(with_settings(quick, {"rounds": 2}), tmp_path / "run", observers=watching).path
+    assert (counting.rounds, foreign.tasks) == (2, 8)
+    watching = [mistaken]
+    with pytest.raises(ConfigError, match="observers: Mistaken has none of the methods round_done"):
+        train(quick, tmp_path / "other", observers=watching)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ConfigError, match="derive it from nefl.Observer"):
+        resume(run, observers=watching)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         DataError,
         NeflError,
         NestingError,
+        OwnCodeError,
         RunError,
         UpdateError,
     )
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from nefl.nesting.spec import Family, SubmodelSpec
     from nefl.nesting.zero_extension import check_family
     from nefl.recipes import load_recipe, recipe_names, recipe_values
+    from nefl.report.runs import Run, read_run
+    from nefl.rounds import Observer, RoundReport
     from nefl.server.aggregate import Aggregate
-    from nefl.state import ClientUpdate, ServerState, TrainTask
+    from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
     from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
@@ -43,10 +46,15 @@ __all__ = [
     "ConfigError",
     "DataError",
     "ElasticModel",
+    "Evaluation",
     "Exit",
     "Family",
     "NeflError",
     "NestingError",
+    "Observer",
+    "OwnCodeError",
+    "RoundReport",
+    "Run",
     "RunConfig",
     "RunError",
     "RunResult",
@@ -67,6 +75,7 @@ __all__ = [
     "make_family",
     "open_model",
     "parse_budget",
+    "read_run",
     "recipe_names",
     "recipe_values",
     "resume",
@@ -81,11 +90,16 @@ _HOMES = {
     "ConfigError": "nefl.errors",
     "DataError": "nefl.errors",
     "ElasticModel": "nefl.elastic.model",
+    "Evaluation": "nefl.state",
     "Exit": "nefl.nesting.modules",
     "Family": "nefl.nesting.spec",
     "METHODS": "nefl.methods",
     "NeflError": "nefl.errors",
     "NestingError": "nefl.errors",
+    "Observer": "nefl.rounds",
+    "OwnCodeError": "nefl.errors",
+    "RoundReport": "nefl.rounds",
+    "Run": "nefl.report.runs",
     "RunConfig": "nefl.config",
     "RunError": "nefl.errors",
     "RunResult": "nefl.training",
@@ -106,6 +120,7 @@ _HOMES = {
     "make_family": "nefl.methods",
     "open_model": "nefl.export.formats",
     "parse_budget": "nefl.elastic.budget",
+    "read_run": "nefl.report.runs",
     "recipe_names": "nefl.recipes",
     "recipe_values": "nefl.recipes",
     "resume": "nefl.training",

@@ -1,8 +1,6 @@
 """From TOML, JSON and flags to a checked configuration."""
 
 import difflib
-import json
-import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
@@ -13,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nefl.config import DeviceConfig, RunConfig
 from nefl.errors import ConfigError
+from nefl.parsing import parse_json, parse_toml
 
 _ADAPTER = TypeAdapter(RunConfig)
 
@@ -43,7 +42,7 @@ def _explain(error: ValidationError) -> str:
         return f"{key} is not a setting; {hint}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    return f"{key} is {first['input']!r}: {first['msg']}"
+    return f"{key[:200]} is {first['input']!r:.200}: {first['msg']}"
 
 
 def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
@@ -64,10 +63,10 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: is not valid {path.suffix[1:] or 'TOML'} ({error})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a table of settings")
@@ -110,6 +109,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not separator or not key.strip():
         raise ConfigError(f"{text!r}: give key=value, as in local.epochs=1")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except ValueError:
         return key.strip(), value.strip()

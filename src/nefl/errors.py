@@ -9,6 +9,10 @@ class ConfigError(NeflError, ValueError):
     """A setting, a recipe or a combination of them that cannot be run."""
 
 
+class OwnCodeError(ConfigError):
+    """A function of the user's that failed; the cause (`__cause__`) is what it raised."""
+
+
 class NestingError(NeflError, ValueError):
     """A family whose submodels are not leading corners of one global model."""
 

@@ -6,12 +6,12 @@ from types import ModuleType
 from nefl.errors import ConfigError
 
 
-def need(module: str, extra: str) -> ModuleType:
+def need(module: str, extra: str | None = None) -> ModuleType:
     """Import a module of an optional package.
 
     Args:
         module: its dotted name.
-        extra: the extra of nefl that brings it.
+        extra: the extra of nefl that brings it, if one does.
 
     Raises:
         ConfigError: if it is not installed, with the command that installs it.
@@ -20,7 +20,8 @@ def need(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.split(".")[0]
+        wanted = package if extra is None else f"'nefl[{extra}]'"
         raise ConfigError(
             f"{package} is not installed or cannot be loaded ({error}); install it with: "
-            f"pip install 'nefl[{extra}]'"
+            f"pip install {wanted}"
         ) from None

@@ -1,6 +1,10 @@
 """Writing files so that a kill or a full disk leaves either the old or the new one whole."""
 
 import os
+import re
+import shutil
+import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,32 +12,112 @@ from safetensors import SafetensorError
 
 from nefl.errors import RunError
 
+_PART = re.compile(r"\.(?P<name>.+)\.\w+\.part")
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file beside the path, make it durable, then put it in place.
 
-    What a kill leaves beside it ends in `.part`.
+def write_atomically(
+    path: Path, write: Callable[[Path], None], *, follow_links: bool = True
+) -> None:
+    """Let `write` fill a file of the path's name in a folder beside it, make it durable, then put
+    it in place.
+
+    What a kill leaves is that folder, whose name ends in `.part`. Nobody can have put a link
+    there before: the folder is new, and ours alone.
+
+    Args:
+        path: the file. A link to a file stays, and the file that it points to is replaced.
+        write: fills the file it is given; it may write it several times, and read it.
+        follow_links: whether a link is taken for what it points to, or refused.
 
     Raises:
-        RunError: if it cannot be written; what was there before is still there.
+        RunError: if it cannot be written, or something is there that is no regular file; what was
+            there before is still there.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    check_target(path, follow_links=follow_links)
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    beside: Path | None = None
     try:
-        write(beside)
-        beside.chmod(0o666 & ~_umask())  # safetensors would keep others of a group from reading
-        with beside.open("rb") as file:
+        beside = Path(tempfile.mkdtemp(".part", f".{target.name}.", target.parent))
+        filled = beside / target.name
+        write(filled)
+        filled.chmod(0o666 & ~_umask())  # safetensors would keep others of a group from reading
+        with filled.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
-        sync_folder(path.parent)
+        filled.replace(target)
+        sync_folder(target.parent)
     except (OSError, SafetensorError) as error:  # the latter wraps what the system said
-        beside.unlink(missing_ok=True)
         raise RunError(
             f"{path}: cannot be written ({_reason(error)}); free some space or check "
-            "the folder's permissions, then resume the run"
+            "the folder's permissions, then try again"
         ) from error
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    finally:
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_target(path: Path, *, follow_links: bool = True) -> None:
+    """Raise if a path cannot be replaced by a file: a device, a pipe, a folder.
+
+    Raises:
+        RunError: naming what is there. A file of ours is written aside and renamed, and often read
+            again, so it cannot be written through to a device or a pipe.
+    """
+    try:
+        mode = path.stat(follow_symlinks=follow_links).st_mode
+    except OSError:
+        return  # nothing there, or nothing that can be told: writing will tell
+    if not stat.S_ISREG(mode):
+        raise RunError(f"{path}: is {_kind(mode)}, not a file; name a file to write to")
+
+
+def refuse_link(path: Path) -> None:
+    """Raise if a path is a symbolic link: what is written or deleted there lies elsewhere.
+
+    Raises:
+        RunError: naming the link and where it points.
+    """
+    if path.is_symlink():
+        raise RunError(
+            f"{path}: is a symbolic link (to {path.readlink()}), which nefl does not follow in a "
+            "run's folder; put what it points to in its place, or delete it"
+        )
+
+
+def open_without_links(path: str, flags: int) -> int:
+    """Open as `open` asks an opener to, but no link and nothing that one would wait at.
+
+    Raises:
+        OSError: if it is a link, or no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "is no regular file", path)
+    return descriptor
+
+
+def part_of(path: Path) -> str | None:
+    """Return the name of the file that a left-over `.part` was to become; None if it is none."""
+    found = _PART.fullmatch(path.name)
+    return found["name"] if found else None
+
+
+def remove_part(path: Path) -> None:
+    """Delete what a kill left of a file that was being written."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:  # as versions before 0.1 left it, or a link, of which only the link goes
+        path.unlink(missing_ok=True)
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def _umask() -> int:

@@ -5,17 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from nefl import training
-from nefl.artifacts.runfolder import CONFIG, RunFolder
+from nefl.artifacts.runfolder import CONFIG, RunFolder, stored_config
 from nefl.engines.flower.client import nested_client
 from nefl.engines.flower.engine import FlowerEngine
 from nefl.engines.flower.link import Link
 from nefl.engines.flower.mailbox import Context, Grid, Mailbox
 from nefl.engines.flower.messages import arrays_to_state, state_to_arrays
 from nefl.engines.flower.progress import LogObserver, say_result
-from nefl.engines.flower.registry import read_registry
-from nefl.engines.flower.roster import NodeRoster, Terms
+from nefl.engines.flower.registry import RegistryFile
+from nefl.engines.flower.roster import NodeRoster
 from nefl.engines.flower.run_settings import read_run_settings
 from nefl.engines.flower.site_client import partition_sha256, site_client
+from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
 from nefl.nesting.profile import profile_family
@@ -42,14 +43,16 @@ def serve(grid: Grid, context: Context) -> training.RunResult:
         NeflError: if the settings or the folder cannot be used, or too few clients take part.
     """
     settings = read_run_settings(context.run_config)
-    observers = [LogObserver(settings.config.rounds)]
     connect = connect_to(grid)
     out = settings.out
     if settings.resume and out is not None and (out / CONFIG).exists():
         # The engine's settings may change between two starts: the nodes' file, the deadline.
         engine = settings.config.engine
+        # A run keeps its rounds, whatever this start's settings say of them.
+        observers = [LogObserver(stored_config(out).rounds)]
         result = training.resume(out, engine=engine, observers=observers, connect=connect)
     else:
+        observers = [LogObserver(settings.config.rounds)]
         result = training.train(
             settings.config, out, name=settings.name, observers=observers, connect=connect
         )
@@ -64,11 +67,18 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         config, family = setting.config, setting.family
         flower = config.engine.flower
         copies = optimiser_copies(config.local)
-        profiles = profile_family(family, setting.input_shape, config.local.batch_size, copies)
+        profiles = profile_family(family, setting.task.signature, config.local.batch_size, copies)
         run = describe_run(setting)
         sizes = [int(size) for size in setting.partition.sizes]
-        terms = Terms(config, len(family), profiles, sizes, run)
-        registry = read_registry(flower.registry, config.clients.count, len(family))
+        left_out = setting.plan.cohort.left_out
+        terms = Terms(config, len(family), profiles, sizes, run, left_out)
+        registry = RegistryFile(
+            flower.registry,
+            config.clients.count,
+            len(family),
+            tiers=len(family) + left_out,
+            note=folder.log,
+        )
         mailbox = Mailbox(grid)
         roster = NodeRoster(mailbox, registry, terms, folder.log)
         needs = [profile.train_memory_bytes for profile in profiles]
@@ -85,14 +95,12 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
 
 def describe_run(setting: Setting) -> dict[str, Any]:
     """Return what a client needs to train as the server's own machine would."""
-    data = setting.dataset
+    task = setting.task
     return {
         "config": setting.config.to_dict(),
-        "classes": data.classes,
-        "input_shape": list(setting.input_shape),
-        "image_shape": list(data.input_shape),
-        "dataset": data.name,
-        "mean": list(data.mean),
-        "std": list(data.std),
+        "class_names": list(task.class_names),
+        "signature": task.signature.to_dict(),
+        "arguments": task.model_arguments(),
+        "facts": dict(task.facts),
         "partition": partition_sha256(setting.partition),
     }

@@ -23,6 +23,7 @@ from nefl.models.table import ModelBuilder, unknown_name
 from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, Family
+from nefl.own_code import call_own
 from nefl.references import import_function, is_reference
 
 Exits = Literal["none", "own", "all"]
@@ -164,14 +165,17 @@ def family_of(
     for key in ("ratios", "init"):
         if getattr(model, key) is not None:
             raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
-    given = {"classes": signature.outputs, "input_shape": signature.input_shape}
-    family = import_function(model.name)(**(arguments or given))
+    given = arguments or {"classes": signature.outputs, "input_shape": signature.input_shape}
+    family = call_own(model.name, import_function(model.name), dict(given))
     if not isinstance(family, Family):
-        raise ConfigError(f"{model.name}: returned {type(family).__name__}, expected a Family")
+        raise ConfigError(
+            f"{model.name}: returned {type(family).__name__}, expected a Family; return "
+            "nefl.Family(build, specs)"
+        )
     if row.members == "scaled":
         return family
     specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
-    return replace(family, specs=specs, source=f"one model of: {family.source}")
+    return replace(family, specs=specs, source=f"{family.source}, one of them")
 
 
 def make_family(

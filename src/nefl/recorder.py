@@ -8,12 +8,12 @@ from typing import Any
 from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import best_average
 from nefl.config import RunConfig
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 
-class Recorder:
+class Recorder(Observer):
     """Writes the log and the checkpoints of a run into its folder."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, state: ServerState) -> None:
@@ -24,9 +24,6 @@ class Recorder:
         self._best = best_average(folder.path, state.round_number)
         self._last = monotonic()
 
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to write."""
-
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
     ) -> None:
@@ -35,10 +32,12 @@ class Recorder:
         content = _entry(report)
         content["wall_seconds"], self._last = now - self._last, now
         if evaluations is not None:
-            content["accuracy"] = [e.accuracy for e in evaluations]
+            names = evaluations[0].values
+            content["metrics"] = {n: [e.values[n] for e in evaluations] for n in names}
             content["test_loss"] = [e.loss for e in evaluations]
         self._folder.log("round", **content)
-        self._state = state
+        # A copy off the device: one that fails must not take the round with it.
+        self._state = state = state.to("cpu")
         # The best comes before the round's own checkpoint: once that is there, the round will not
         # be run again, and a best that was missed then would be missed for good.
         if evaluations is not None and mean_accuracy(evaluations) > self._best:

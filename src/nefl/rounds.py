@@ -6,9 +6,10 @@ from time import monotonic
 from typing import Protocol
 
 from nefl.config import RunConfig
-from nefl.errors import RunError, UpdateError
+from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
+from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.limits import within_limits
 from nefl.server.robust import make_aggregate
@@ -42,12 +43,14 @@ class Plan:
         family: its family.
         cohort: what the choice of a cohort rests on.
         rolling: whether each round shifts which channels come first.
+        dealt: how many examples the server dealt each client.
     """
 
     config: RunConfig
     family: Family
     cohort: CohortPlan
     rolling: bool = False
+    dealt: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class RoundReport:
         attempt: how often the round was tried before.
         simulated: simulated times, where devices are simulated.
         clients: which clients' updates of each submodel counted, by its number.
+        notes: what was changed of updates that counted, and why.
     """
 
     round_number: int
@@ -79,10 +83,15 @@ class RoundReport:
     attempt: int = 0
     simulated: dict[str, float] | None = None
     clients: dict[int, list[int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Observer(Protocol):
-    """What is told after each round: logs, checkpoints, progress."""
+    """What is told of a run: logs, checkpoints, progress.
+
+    Derive from it and write the methods that are needed; the others do nothing. An object of
+    another class may have only some of them too.
+    """
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
@@ -94,6 +103,31 @@ class Observer(Protocol):
 
     def round_repeated(self, report: RoundReport, reason: str) -> None:
         """Take note of a round that did not count, and why."""
+
+
+EVENTS = ("round_done", "task_done", "round_repeated")
+
+
+def check_observers(observers: Sequence[Observer]) -> None:
+    """Raise if one of them could be told nothing.
+
+    Raises:
+        ConfigError: naming its class and what it may have.
+    """
+    for observer in observers:
+        if not any(callable(getattr(observer, event, None)) for event in EVENTS):
+            raise ConfigError(
+                f"observers: {type(observer).__name__} has none of the methods "
+                f"{', '.join(EVENTS)}; derive it from nefl.Observer and give it one"
+            )
+
+
+def _tell(observers: Sequence[Observer], event: str, *what: object) -> None:
+    """Call a method of each observer that has it."""
+    for observer in observers:
+        method = getattr(observer, event, None)
+        if method is not None:
+            method(*what)
 
 
 def run_round(
@@ -114,9 +148,16 @@ def run_round(
     failures: list[ClientFailure] = []
     clients: dict[int, list[int]] = {}
     losses: list[float] = []
-    results = _counted(engine.train(state, tasks), len(tasks), observers)
-    # In task order: sums repeat.
-    for result in within_limits(results, state, plan.family, plan.config.server):
+    notes: list[str] = []
+    results = within_limits(
+        _counted(engine.train(state, tasks), len(tasks), observers),
+        state,
+        plan.family,
+        plan.config.server,
+        dealt=plan.dealt,
+        note=notes.append,
+    )
+    for result in results:  # in task order: sums repeat
         if isinstance(result, ClientFailure):
             failures.append(result)
             continue
@@ -141,6 +182,7 @@ def run_round(
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
         clients=clients,
+        notes=tuple(notes),
     )
     return total.finish(), report
 
@@ -150,8 +192,7 @@ def _counted(
 ) -> Iterator[ClientUpdate | ClientFailure]:
     """Pass results on, telling the observers of each."""
     for done, result in enumerate(results):
-        for observer in observers:
-            observer.task_done(done, tasks)
+        _tell(observers, "task_done", done, tasks)
         yield result
 
 
@@ -166,35 +207,49 @@ def run_training(
     """Train until the last round of the plan, telling the observers of each.
 
     Raises:
-        RunError: if a round fails its quorum as often as it may be tried.
+        RunError: if a round does not count as often as it may be tried.
     """
     config = plan.config
     while state.round_number < config.rounds:
-        state, report = _round_with_quorum(state, plan, engine, observers)
+        state, report = _round_that_counts(state, plan, engine, observers)
         evaluations = None
         last = state.round_number == config.rounds
         if last or state.round_number % config.server.evaluate_every == 0:
             evaluations = engine.evaluate(state, range(1, len(plan.family) + 1))
-        for observer in observers:
-            observer.round_done(state, report, evaluations)
+        _tell(observers, "round_done", state, report, evaluations)
     return state
 
 
-def _round_with_quorum(
+def _round_that_counts(
     state: ServerState, plan: Plan, engine: Engine, observers: Sequence[Observer]
 ) -> tuple[ServerState, RoundReport]:
     server = plan.config.server
-    reason = ""
+    reason = remedy = ""
     for attempt in range(server.attempts):
         after, report = run_round(state, plan, engine, observers, attempt)
-        counted = sum(report.trained.values())
-        if counted and counted >= server.quorum * report.tasks:
+        reason, remedy = _why_not(after, report, server.quorum)
+        if not reason:
             return after, report
-        last = report.failures[-1].reason if report.failures else "no device fits any submodel"
-        reason = f"only {counted} of {report.tasks} updates counted ({last})"
-        for observer in observers:
-            observer.round_repeated(report, reason)
+        _tell(observers, "round_repeated", report, reason)
     raise RunError(
-        f"round {state.round_number + 1} failed {server.attempts} times: {reason}; mend the "
-        "clients, or lower server.quorum, then resume"
+        f"round {state.round_number + 1} failed {server.attempts} times: {reason}; {remedy}"
     )
+
+
+def _why_not(after: ServerState, report: RoundReport, quorum: float) -> tuple[str, str]:
+    """Say why a round does not count, and the remedy; nothing if it does."""
+    counted = sum(report.trained.values())
+    if not counted or counted < quorum * report.tasks:
+        last = report.failures[-1].reason if report.failures else "no device fits any submodel"
+        return (
+            f"only {counted} of {report.tasks} updates counted ({last})",
+            "mend the clients, or lower server.quorum, then resume",
+        )
+    culprit = not_finite_in(after)
+    if culprit is not None:
+        remedy = (
+            "some client sends numbers near the largest there are: mend it and resume, or start "
+            "anew with server.norm_limit, which names it, or a smaller local.learning_rate"
+        )
+        return f"{culprit} is not finite after averaging {counted} updates that are", remedy
+    return "", ""

@@ -1,6 +1,7 @@
 """The learning rate over the rounds of a run."""
 
 import math
+from collections.abc import Iterable
 
 from nefl.config import ScheduleConfig
 
@@ -30,3 +31,25 @@ def learning_rate(
         progress = (done - warmup) / max(rounds - warmup, 1e-9)
         return base * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
     return base
+
+
+def first_difference(
+    schedule: ScheduleConfig, before: int, after: int, done: int, steps: Iterable[int]
+) -> int | None:
+    """Return the first round done in which another number of rounds means another rate.
+
+    Args:
+        schedule: how the rate changes.
+        before: rounds of the whole run as it was trained so far.
+        after: rounds that it shall have.
+        done: rounds done.
+        steps: local steps in a round, of each client.
+    """
+    for number in range(done):
+        for each in steps:
+            for step in {0, each - 1}:  # rates move one way within a round
+                at = number + step / each
+                rates = (learning_rate(schedule, 1.0, n, at, each) for n in (before, after))
+                if len(set(rates)) > 1:
+                    return number + 1
+    return None

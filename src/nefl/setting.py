@@ -7,33 +7,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from nefl.artifacts.facts import MAX_COUNTS, Facts
-from nefl.config import EngineConfig, LocalConfig, ModelConfig, RunConfig
-from nefl.data import (
-    ImageDataset,
-    Partition,
-    draw_label_distribution,
-    load_dataset,
-    make_transform,
-)
-from nefl.data.dealing import deal_examples
+from nefl.artifacts.facts import MAX_COUNTS, Facts, MeasuredBy
+from nefl.artifacts.identity import CODE, SETTINGS
+from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.data import Examples, Partition, draw_label_distribution
+from nefl.data.picture import draw_sizes
+from nefl.data.sources import content_digest
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import Site, augmentation, pick_device
+from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
-from nefl.nesting.profile import SubmodelProfile, count_macs, profile_family
-from nefl.nesting.rolling import check_rolling
+from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
-from nefl.nesting.zero_extension import check_family
+from nefl.own_source import code_checksums
 from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
 from nefl.state import ServerState
+from nefl.tasks.dealing import deal_examples
+from nefl.tasks.finding import load_task
+from nefl.tasks.task import Task, arranged, rows_of
+from nefl.tryout import EXAMPLES, try_out
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -46,25 +47,23 @@ class Setting:
     Attributes:
         config: the run.
         family: its family.
-        dataset: its data.
+        task: what it learns, from which examples.
         partition: which training examples each client has.
-        input_shape: what the model gets: channels, height, width.
         test_examples: how many test examples are taken.
         plan: what stays the same in all rounds.
     """
 
     config: RunConfig
     family: Family
-    dataset: ImageDataset
+    task: Task
     partition: Partition
-    input_shape: tuple[int, int, int]
     test_examples: int
     plan: Plan
 
     def site(self) -> Site:
         """Return a place to train in this process."""
         device = pick_device(self.config.engine.device)
-        return Site(self.config, self.family, self.dataset, self.partition, device)
+        return Site(self.config, self.family, self.task, self.partition, device)
 
     def engine(self, partition: Path) -> Engine:
         """Return the engine that the configuration asks for.
@@ -78,13 +77,12 @@ class Setting:
         workers = count_workers(self.config.engine, self.config.clients.per_round)
         if not workers:
             return SerialEngine(self.site(), self.family)
-        if self.dataset.folder is None:
+        if self.task.folder is None:
             raise ConfigError("workers need data that is cached on disk; use the serial engine")
         return WorkersEngine(
             self.config,
             self.family,
-            dataset=self.dataset.folder,
-            input_shape=self.input_shape,
+            task=self.task,
             partition=partition,
             test_examples=self.test_examples,
             workers=workers,
@@ -100,28 +98,33 @@ class Setting:
         weights = self.config.model.weights
         return state if weights is None else start_from(Path(weights), self.family, state)
 
-    def identity(self) -> dict[str, str]:
+    def identity(self) -> dict[str, Any]:
         """Return checksums of all that the result depends on; the engine is not among it."""
-        settings = self.config.to_dict()
-        for key in ("engine", "about", "published"):
-            settings.pop(key)
-        settings["data"].pop("cache")
-        weights = settings["model"].pop("weights")  # what is in the file counts, not where it lies
+        weights = self.config.model.weights
         known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
-        return known | {
-            "settings": _sha256(json.dumps(_unusual(settings), sort_keys=True)),
+        code = self.code_identity()
+        return {
+            **known,
+            SETTINGS: settings_checksum(self.config),
             **self.data_identity(),
             "model": self.family.fingerprint,
+            **({CODE: code} if code else {}),
         }
+
+    def code_identity(self) -> dict[str, str]:
+        """Return checksums of the source of the user's own functions, by module."""
+        names = (self.config.model.name, self.config.data.name, self.config.task)
+        return code_checksums(filter(is_reference, names))
 
     def data_identity(self) -> dict[str, str]:
         """Return checksums of what the run is trained and measured on."""
-        data = self.dataset
+        task = self.task
         return {
             "data": _sha256(
-                repr((data.mean, data.std, data.input_shape, data.class_names)),
-                data.train.labels.tobytes(),
-                data.test.labels.tobytes(),
+                json.dumps([task.kind, task.facts, task.class_names], sort_keys=True),
+                content_digest(Examples(task.train, task.test))
+                if task.folder is None
+                else json.dumps(task.checksums, sort_keys=True),
             ),
             "partition": _sha256(
                 self.partition.indices.tobytes(), self.partition.offsets.tobytes()
@@ -130,14 +133,17 @@ class Setting:
 
     def facts(self) -> Facts:
         """Return what the run's folder shall say of its data, for reports."""
-        data, clients = self.dataset, self.partition.clients
+        task, clients = self.task, self.partition.clients
         own = is_reference(self.config.model.name)
         counts: list[list[int]] = []
-        if clients * data.classes <= MAX_COUNTS:
-            counts = self.partition.label_counts(data.train.labels, data.classes).tolist()
+        labels = task.train_labels()
+        if labels is not None and clients * task.classes <= MAX_COUNTS:
+            counts = self.partition.label_counts(labels, task.classes).tolist()
         return Facts(
-            class_names=tuple(data.class_names) or tuple(map(str, range(data.classes))),
-            input_shape=self.input_shape,
+            class_names=task.class_names,
+            signature=task.signature,
+            kind=task.kind,
+            metrics=tuple(MeasuredBy(m.name, m.better, m.percent) for m in task.measured),
             train_examples=len(self.partition.indices),
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
@@ -147,12 +153,24 @@ class Setting:
     def _profiles(self) -> list[SubmodelProfile]:
         local = self.config.local
         copies = optimiser_copies(local)
-        return profile_family(self.family, self.input_shape, local.batch_size, copies)
+        return profile_family(self.family, self.task.signature, local.batch_size, copies)
 
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""
-        labels = self.dataset.train.labels
-        return draw_label_distribution(self.partition, labels, self.dataset.classes)
+        labels = self.task.train_labels()
+        if labels is None:
+            return draw_sizes(self.partition)
+        return draw_label_distribution(self.partition, labels, self.task.classes)
+
+
+def settings_checksum(config: RunConfig) -> str:
+    """Return a checksum of the settings that a result depends on."""
+    settings = config.to_dict()
+    for key in ("engine", "about", "published"):
+        settings.pop(key)
+    settings["data"].pop("cache")
+    settings["model"].pop("weights")  # what is in the file counts, not where it lies
+    return _sha256(json.dumps(_unusual(settings), sort_keys=True))
 
 
 def _unusual(settings: dict[str, Any]) -> dict[str, Any]:
@@ -180,63 +198,47 @@ def prepare(config: RunConfig) -> Setting:
     Raises:
         NeflError: if any of it cannot be had.
     """
-    data = config.data
     pick_device(config.engine.device)
-    dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=dict(data.options))
-    return arrange(config, dataset)
+    return arrange(config, load_task(config))
 
 
-def arrange(config: RunConfig, dataset: ImageDataset) -> Setting:
-    """Deal a data set out and build the family.
+def arrange(config: RunConfig, task: Task) -> Setting:
+    """Deal a task's examples out and build the family.
 
     Raises:
         NeflError: if any of it cannot be had.
     """
-    policy = augmentation(config, dataset.name)
-    transform = make_transform(policy, dataset.mean, dataset.std, dataset.input_shape, train=True)
-    family = family_of(config.model, dataset.classes, transform.output_shape)
-    _check_exits(config.model, family)
+    family = family_of(config.model, task.signature, task.model_arguments())
     if is_reference(config.model.name):
-        _try_out(family, config.model, transform.output_shape)
-    partition, tests = deal_examples(config, dataset)
-    plan = _plan(config, family, partition, transform.output_shape)
-    return Setting(config, family, dataset, partition, transform.output_shape, tests, plan)
+        _try_out(config, family, task)
+    partition, tests = deal_examples(config, task)
+    plan = _plan(config, family, partition, task.signature)
+    return Setting(config, family, task, partition, tests, plan)
 
 
 def _plan(
-    config: RunConfig, family: Family, partition: Partition, input_shape: tuple[int, int, int]
+    config: RunConfig, family: Family, partition: Partition, signature: Signature
 ) -> Plan:
     fleet = None
     if config.clients.capability == "devices":
         local = config.local
         copies = optimiser_copies(local)
-        profiles = profile_family(family, input_shape, local.batch_size, copies)
+        profiles = profile_family(family, signature, local.batch_size, copies)
         sizes = partition.sizes
         fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
-    return Plan(config, family, cohort, find_method(config.model.method).rolling)
+    dealt = tuple(map(int, partition.sizes))
+    return Plan(config, family, cohort, find_method(config.model.method).rolling, dealt)
 
 
-def _try_out(family: Family, model: ModelConfig, input_shape: tuple[int, int, int]) -> None:
-    """Raise unless a user's own model takes the data's images, nests in what it computes, and
-    can be rolled if it must.
-    """
-    for number in range(1, len(family) + 1):
-        count_macs(family.meta_module(number), input_shape)
-    check_family(family, torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0)))
-    if find_method(model.method).rolling:
-        check_rolling(family, input_shape)
-
-
-def _check_exits(model: ModelConfig, family: Family) -> None:
-    needed = find_method(model.method).loss != "plain"
-    if needed and not hasattr(family.meta_module(len(family)), "forward_exits"):
-        raise ConfigError(
-            f"model.method {model.method}: trains all exits together, and {model.name} has no "
-            "method forward_exits that returns the logits of each; give it one, or take another "
-            "method"
-        )
+def _try_out(config: RunConfig, family: Family, task: Task) -> None:
+    """Try a user's own model out on the data's first examples."""
+    rows = rows_of(task.visible(task.train), np.arange(min(EXAMPLES, task.train_examples)))
+    inputs = task.make_inputs(rows, torch.Generator().manual_seed(config.seed))
+    # As it lies in memory in training: a `view` in a forward may take one way and not another.
+    inputs = arranged(inputs, pick_memory_format(config.local.memory_format, family))
+    try_out(config.model, family, task, inputs, task.make_target(rows))
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -1,23 +1,23 @@
 """The first weights of a run: fresh, or those of a trained family."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from nefl.artifacts.checkpoint import load_state, state_sha256
-from nefl.artifacts.runfolder import CONFIG, find_checkpoint, stored_config
-from nefl.data import make_transform
+from nefl.artifacts.checkpoint import state_sha256
+from nefl.artifacts.facts import read_facts
+from nefl.artifacts.kept import read_kept
+from nefl.artifacts.runfolder import CONFIG, stored_config
 from nefl.elastic.adopt import ClassRows, adopt, recalibrate
 from nefl.elastic.file import load
-from nefl.engines.site import augmentation
 from nefl.errors import ConfigError
 from nefl.methods import family_of
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
+from nefl.tasks.task import rows_of
 
 CALIBRATION, BATCH = 2048, 128
 """Training examples over which norm statistics are taken anew, and how many at once."""
@@ -69,10 +69,7 @@ def read_trained(path: Path) -> Trained:
         NeflError: if it is neither.
     """
     if (path / CONFIG).is_file():
-        setting = prepare(stored_config(path))
-        return Trained(
-            load_state(find_checkpoint(path), setting.family), setting.dataset.class_names
-        )
+        return _read_run(path)
     if not path.is_file():
         raise ConfigError(
             f"model.start {path}: is neither a run's folder nor an elastic file; give one of them"
@@ -81,12 +78,28 @@ def read_trained(path: Path) -> Trained:
     return Trained(found.state, found.card.class_names)
 
 
+def _read_run(path: Path) -> Trained:
+    """Read a run's newest weights; its data only where it did not note its classes."""
+    config, facts = stored_config(path), read_facts(path)
+    if facts is None:
+        setting = prepare(config)
+        return Trained(read_kept(path, setting.family), setting.task.class_names)
+    family = family_of(config.model, facts.signature)
+    return Trained(read_kept(path, family), facts.class_names)
+
+
 def _class_rows(setting: Setting, old: Sequence[str]) -> ClassRows:
-    new = setting.dataset.class_names
+    task = setting.task
+    new = task.class_names
     known = {name: row for row, name in enumerate(old)}
     pairs = tuple((row, known[name]) for row, name in enumerate(new) if name in known)
     # Asked of the model itself: what grows when there is one more class has a row for each.
-    more = family_of(setting.config.model, len(new) + 1, setting.input_shape)
+    wider = replace(task.signature, outputs=task.signature.outputs + 1)
+    arguments = {
+        name: wider.outputs if name in ("classes", "outputs") else value
+        for name, value in task.model_arguments().items()
+    }
+    more = family_of(setting.config.model, wider, arguments)
     larger, layout = more.global_layout, setting.family.global_layout
     grown = {n for n, info in layout.items() if n in larger and larger[n].shape != info.shape}
     return ClassRows(frozenset(grown), pairs)
@@ -94,12 +107,9 @@ def _class_rows(setting: Setting, old: Sequence[str]) -> ClassRows:
 
 def _batches(setting: Setting) -> Iterator[Tensor]:
     """Yield clients' training examples as inputs, without augmentation, evenly chosen."""
-    dataset, rows = setting.dataset, np.sort(setting.partition.indices)
+    task, rows = setting.task, np.sort(setting.partition.indices)
     count = min(CALIBRATION, len(rows))
     chosen = rows[np.linspace(0, len(rows) - 1, count).round().astype(np.int64)]
-    policy = augmentation(setting.config, dataset.name)
-    statistics = dataset.mean, dataset.std, dataset.input_shape
-    transform = make_transform(policy, *statistics, train=False)
     # Parts of even size: a batch of one has no variance.
     for part in np.array_split(chosen, max(1, count // BATCH)):
-        yield transform(torch.from_numpy(dataset.train.images[part]), None)
+        yield task.make_inputs(rows_of(task.visible(task.train), part))

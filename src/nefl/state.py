@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
@@ -22,6 +23,15 @@ class ServerState:
     round_number: int
     shared: Tensors
     per_submodel: tuple[Tensors, ...]
+
+    def to(self, device: torch.device | str) -> "ServerState":
+        """Return the state with all tensors on a device; itself, if they are there."""
+        kind = torch.device(device)
+        groups = self.shared, *self.per_submodel
+        if all(tensor.device == kind for group in groups for tensor in group.values()):
+            return self
+        shared, *own = ({name: t.to(kind) for name, t in group.items()} for group in groups)
+        return ServerState(self.round_number, shared, tuple(own))
 
 
 @dataclass(frozen=True, slots=True)

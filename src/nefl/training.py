@@ -9,12 +9,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.facts import versions, write_facts
-from nefl.artifacts.runfolder import RunFolder, check_unchanged, find_checkpoint, stored_config
+from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
+from nefl.artifacts.kept import read_kept
+from nefl.artifacts.runfolder import RunFolder, stored_config
 from nefl.artifacts.summary import summarise
+from nefl.client import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
 from nefl.engines.serial import SerialEngine
@@ -24,10 +24,14 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
-from nefl.rounds import Engine, Observer, run_training
-from nefl.setting import Setting, prepare, with_absolute_paths
+from nefl.rounds import Engine, Observer, check_observers, run_training
+from nefl.schedule import first_difference
+from nefl.setting import Setting, prepare, settings_checksum, with_absolute_paths
 from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a run to stop."""
 
 Connect = Callable[[Setting, RunFolder], tuple[Setting, Engine]]
 """Makes an engine that the configuration cannot ask for, and the setting that goes with it."""
@@ -65,7 +69,7 @@ def train(
         config: a configuration, settings to make one from, or a recipe's name or file.
         out: the run's folder, which must be new or empty; a numbered one in `runs` if left out.
         name: what such a numbered folder is called, where the configuration is no recipe.
-        observers: told after each round.
+        observers: told of each round; see `Observer`.
         started: told the folder as soon as it is there.
         connect: makes the engine, where it is not one of this machine's.
 
@@ -73,6 +77,7 @@ def train(
         NeflError: if the configuration, the data or the folder cannot be used.
         KeyboardInterrupt: after a checkpoint was written; `resume` goes on from there.
     """
+    check_observers(observers)
     if isinstance(config, str | Path):
         name = str(config)
         config = load_recipe(name)
@@ -88,6 +93,7 @@ def train(
         if started is not None:
             started(folder.path)
         folder.log("start", round=0, seed=config.seed, **versions())
+        folder.check_identity(setting.identity())
         return _run(folder, setting, observers, connect, first)
     finally:
         folder.close()
@@ -111,6 +117,8 @@ def resume(
     run: str | Path,
     *,
     engine: EngineConfig | None = None,
+    rounds: int | None = None,
+    changed_code: bool = False,
     observers: Sequence[Observer] = (),
     connect: Connect | None = None,
 ) -> RunResult:
@@ -119,19 +127,55 @@ def resume(
     Args:
         run: the run's folder.
         engine: another engine than the one it was started with.
-        observers: told after each round.
+        rounds: another number of rounds, where its learning rate so far does not depend on that.
+        changed_code: go on although the source of a model or data function of one's own changed.
+        observers: told of each round; see `Observer`.
         connect: as for `train`.
 
     Raises:
-        NeflError: if there is no such run, or it is in use, damaged or has changed.
+        NeflError: if there is no such run, or it is in use, damaged or has changed, or it cannot
+            have so many rounds.
     """
+    check_observers(observers)
     folder = RunFolder(Path(run))
     try:
         config = folder.config
         setting = prepare(config if engine is None else replace(config, engine=engine))
+        folder.check_identity(setting.identity(), allow_code=changed_code)
+        if rounds is not None and rounds != config.rounds:
+            setting = _extend(folder, setting, rounds)
         return _run(folder, setting, observers, connect)
     finally:
         folder.close()
+
+
+def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
+    """Give a run another number of rounds, in its folder too.
+
+    Raises:
+        RunError: if it would not be what a run of so many rounds had been from the start.
+    """
+    config, local = folder.config, setting.config.local
+    longer = config_from(config.to_dict() | {"rounds": rounds}, "rounds")
+    state, _ = folder.load_newest(setting.family)
+    done = 0 if state is None else state.round_number
+    if rounds < done:
+        raise RunError(f"{folder.path}: has done {done} rounds, more than {rounds}; give more")
+    steps = {
+        local.epochs * batches_per_epoch(int(size), local.batch_size)
+        for size in setting.partition.sizes
+    }
+    at = first_difference(config.schedule, config.rounds, rounds, done, steps)
+    if at is not None:
+        raise RunError(
+            f"{folder.path}: cannot have {rounds} rounds instead of {config.rounds}: its learning "
+            f"rate ({config.schedule.name}) follows the share of all rounds, and in round {at} it "
+            "would have been another; runs with schedule.name = constant can be extended, and a "
+            "new run can start from this one with model.start"
+        )
+    folder.extend(longer, settings_checksum(longer))
+    longer = replace(longer, engine=setting.config.engine)
+    return replace(setting, config=longer, plan=replace(setting.plan, config=longer))
 
 
 def evaluate(
@@ -156,7 +200,8 @@ def evaluate(
         config = replace(config, server=replace(config.server, recalibrate=True))
     setting = prepare(config)
     check_unchanged(path, setting.data_identity())
-    state = load_state(find_checkpoint(path, best=best), setting.family)
+    warn_of_changed_code(path, setting.code_identity())
+    state = read_kept(path, setting.family, best=best)
     with tuned_process(config.engine.threads):
         engine = SerialEngine(setting.site(), setting.family)
         return engine.evaluate(state, range(1, len(setting.family) + 1))
@@ -178,7 +223,6 @@ def _run(
     connect: Connect | None,
     first: FirstState | None = None,
 ) -> RunResult:
-    folder.check_identity(setting.identity())
     setting.partition.save(folder.partition)
     write_facts(folder.path, setting.facts())
     state, problems = folder.load_newest(setting.family)
@@ -192,6 +236,7 @@ def _run(
     else:
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:
+        folder.drop_summary()
         state = _train_on(state, folder, setting, observers, connect)
     summary = summarise(folder.path, setting.family, state)
     folder.write_summary(summary)
@@ -213,7 +258,7 @@ def _train_on(
             setting, engine = connect(setting, folder)
         try:
             if isinstance(engine, SerialEngine):
-                state = _on_device(state, pick_device(setting.config.engine.device))
+                state = state.to(pick_device(setting.config.engine.device))
             return run_training(state, setting.plan, engine, [recorder, *observers])
         except BaseException as error:
             with _uninterrupted():
@@ -234,22 +279,13 @@ def _why(error: BaseException) -> str:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let an impatient second Ctrl-C not spoil the checkpoint that the first one asked for."""
+    """Let an impatient second signal not spoil the checkpoint that the first one asked for."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _on_device(state: ServerState, device: torch.device) -> ServerState:
-    if device.type == "cpu":
-        return state
-    return ServerState(
-        state.round_number,
-        {name: tensor.to(device) for name, tensor in state.shared.items()},
-        tuple({n: t.to(device) for n, t in own.items()} for own in state.per_submodel),
-    )
+        for number, handler in before.items():
+            signal.signal(number, handler)

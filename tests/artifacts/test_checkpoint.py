@@ -2,12 +2,14 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from nefl.artifacts.checkpoint import load_state, save_state, state_sha256
+from nefl.artifacts.checkpoint import load_state, save_state, state_sha256, storable
+from nefl.artifacts.kept import checkpoints
 from nefl.artifacts.runfolder import METRICS, RunFolder, read_log, stored_config
 from nefl.config import RunConfig
 from nefl.errors import RunError
@@ -73,6 +75,18 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
         load_state(path, make_family("resnet8", "nefl-w"))
     with pytest.raises(RunError, match="another model"):
         load_state(path, make_family("resnet20", "nefl-wd"))
+
+
+def test_tied_weights_are_stored_under_both_names(tmp_path: Path) -> None:
+    plain = state()
+    first, second = "layer1.0.conv1.weight", "layer1.0.conv2.weight"
+    tied = replace(plain, shared={**plain.shared, second: plain.shared[first]})
+    save_state(tmp_path / "c.safetensors", tied)
+    back = load_state(tmp_path / "c.safetensors", FAMILY)
+    assert state_sha256(back) == state_sha256(tied)
+    one = torch.nn.Linear(2, 2)
+    views = storable({"a": one.weight, "b": one.weight, "row": one.weight[0]})
+    assert len({t.untyped_storage().data_ptr() for t in views.values()}) == 3
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -162,16 +176,16 @@ def test_the_newest_whole_checkpoint_is_taken(tmp_path: Path) -> None:
     assert folder.load_newest(FAMILY) == (None, [])
     for round_number in (1, 2, 3, 4):
         folder.save_checkpoint(state(round_number, round_number), keep=3)
-    names = [p.name for p in folder.checkpoints()]
+    names = [p.name for p in checkpoints(folder.path)]
     assert names == [f"round-{n:07d}.safetensors" for n in (4, 3, 2)]
-    newest = folder.checkpoints()[0]
+    newest = checkpoints(folder.path)[0]
     newest.write_bytes(newest.read_bytes()[:-9])
     found, problems = folder.load_newest(FAMILY)
     assert found is not None
     assert found.round_number == 3
     assert len(problems) == 1
     assert "round-0000004" in problems[0]
-    for path in folder.checkpoints():
+    for path in checkpoints(folder.path):
         path.write_bytes(b"")
     with pytest.raises(RunError, match="no checkpoint can be used: .*round-0000004"):
         folder.load_newest(FAMILY)

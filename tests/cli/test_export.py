@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import nefl
 from nefl.cli.app import app
 from nefl.errors import ConfigError
 from nefl.export.source import open_run
@@ -40,6 +42,14 @@ def test_from_a_run_to_an_answer(digits_run: Path, tmp_path: Path) -> None:
         assert found["class"] in "0123456789"
     assert found["submodel"] == 5
     assert "digit.png" in invoke("predict", out, tmp_path / "digit.png")
+
+
+def test_a_bare_export_takes_the_whole_family(digits_run: Path, tmp_path: Path) -> None:
+    for name in ("family.safetensors", "family"):
+        assert "elastic file" in invoke("export", digits_run, "-o", tmp_path / name, "--images", 20)
+        assert len(nefl.load(tmp_path / name)) == 5
+    with pytest.raises(ConfigError, match="all submodels go into one file with the format elastic"):
+        invoke("export", digits_run, "-o", tmp_path / "x.onnx")
 
 
 def test_flags_that_contradict_each_other(digits_run: Path, tmp_path: Path) -> None:

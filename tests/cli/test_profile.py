@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.cli.profile import show_blocks, show_bytes, show_count
+from nefl.report.numbers import counted
 
 from .conftest import run
 
@@ -83,6 +84,7 @@ def test_a_word_for_a_number_is_exit_code_2() -> None:
 
 
 def test_writing_for_people() -> None:
+    assert [counted(n, "round") for n in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
     assert show_blocks(((1, 0, 1), (1,) * 4 + (0,) * 5)) == "101 4/9"
     assert show_blocks(((1,) * 7 + (0,) * 10 + (1,),)) == "8/18*"
     assert show_blocks(((1, 8) + (0,) * 7,)) == "2/9≤8"
@@ -129,6 +131,13 @@ SPECS = SubmodelSpec(((1.0,),), width=0.5), SubmodelSpec(((1.0,),))
 def fused(classes, input_shape):
     return Family(lambda s: Net(kept_channels(8, s.stage_width(0)), classes, input_shape[0]), SPECS)
 
+class Flat(Apart):
+    def forward(self, x):
+        return self.head(self.stem(x.flatten(1)))
+
+def flat(classes, input_shape):
+    return Family(lambda s: Flat(kept_channels(8, s.stage_width(0)), classes, 64), SPECS)
+
 def apart(classes, input_shape):
     return Family(
         lambda s: Apart(kept_channels(8, s.stage_width(0)), classes, input_shape[0]), SPECS
@@ -141,6 +150,14 @@ def test_a_model_of_ones_own_is_profiled_if_its_corners_mean_the_same(tmp_path: 
     good = run("profile", "fusednet:apart", "--input", "1x8x8", "--json", cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert len(json.loads(good.stdout)["submodels"]) == 2
+    told = run("profile", "fusednet:apart", "--input", "1x8x8", "--cohort", "1", cwd=tmp_path)
+    assert "submodels from the user's own list" in told.stdout
+    assert "an element is in 1 submodel or more" in " ".join(told.stdout.split())
+    assert "of 1 client or more" in " ".join(told.stdout.split())
+    guessed = run("profile", "fusednet:flat", cwd=tmp_path)
+    assert guessed.returncode == 2
+    assert "3x32x32 was taken: give that of your data" in guessed.stderr.splitlines()[0]
+    assert "Traceback" in guessed.stderr
     bad = run("profile", "fusednet:fused", "--input", "1x8x8", cwd=tmp_path)
     assert (bad.returncode, bad.stdout) == (2, "")
     # Its rows are the full layer's; what departs is what the whole makes of them.

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from nefl.cli.app import app
 from nefl.cli.dry_run import show_work
 from nefl.config_reading import config_from
+from nefl.errors import ConfigError
 from nefl.recipes import load_recipe, recipe_names
 
 from .conftest import run
@@ -31,7 +34,6 @@ def test_all_are_listed_with_their_figures() -> None:
 
 def test_filters() -> None:
     assert set(listed("--source", "table 11")) == set(listed("severe"))
-    assert listed("--source", "Table 1") == {}
     few = listed("--method", "nefl-d", "--model", "resnet34", "--data", "cifar10", "--fresh")
     assert list(few) == ["paper-cifar10-resnet34-nefl-d", "paper-cifar10-resnet34-nefl-d-dirichlet"]
     assert list(listed("PAPER", "vit", "Table 6", "--partition", "iid", "--pretrained")) == [
@@ -39,6 +41,25 @@ def test_filters() -> None:
     ]
     assert listed("digits")["digits"]["data"]["name"] == "digits"
     assert "0 of" in run("recipes", "nothing-is-called-so").stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--method", "nefl_wd", "method 'nefl_wd' is unknown; did you mean 'nefl-wd'? "),
+        ("--model", "nope", "model.name 'nope' is unknown. There are: resnet"),
+        ("--data", "mnist", "There are: cifar10, "),
+        ("--partition", "", "partition.kind '' is unknown"),
+        ("--source", "Table 1", "There are: Figure 6, Figure 7, Figure 8, Table 3, "),
+    ],
+)
+def test_a_filter_that_no_recipe_has_is_an_error_that_lists_what_there_is(
+    flag: str, value: str, words: str
+) -> None:
+    result = CliRunner().invoke(app, ["recipes", flag, value, "--json"])
+    assert isinstance(result.exception, ConfigError)
+    assert words in str(result.exception)
+    assert result.stdout == ""
 
 
 def test_one_is_shown_in_full(tmp_path: Path) -> None:

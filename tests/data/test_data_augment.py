@@ -68,10 +68,23 @@ def test_svhn_pads_by_two_and_never_mirrors() -> None:
     assert set(lit.tolist()) == {3, 4, 5, 6, 7}
 
 
+def test_the_authors_augmentation_is_taken_where_the_paper_is_silent() -> None:
+    """Contrast 0.2 to 1.8, brightness by a quarter, saturation 0.5 to 1.5; mirrored for a ViT."""
+    assert POLICIES["svhn"].jitter == (0.8, 63 / 255, 0.5)
+    column = torch.zeros((20, *SHAPE), dtype=torch.uint8)
+    column[:, :, :, 5] = 255  # left of the middle, even when shifted
+    out = make_transform("vit", (0.0,) * 3, (1.0,) * 3, SHAPE, train=True)(column, seeded(1))
+    lit = out.amax(dim=(1, 2)).argmax(dim=1)
+    assert lit.min() < 112 < lit.max()
+
+
 def test_jitter_equals_a_plain_computation() -> None:
     images = batch(6, *SHAPE)
-    out = jitter_colours(images, 0.4, seeded(2))
-    factors = torch.rand((3, 6, 1, 1, 1), generator=seeded(2)).double() * 0.8 + 0.6
+    strengths = 0.4, 0.3, 0.2
+    out = jitter_colours(images, strengths, seeded(2))
+    spread = torch.tensor(strengths, dtype=torch.float64).view(3, 1, 1, 1, 1)
+    draws = torch.rand((3, 6, 1, 1, 1), generator=seeded(2)).double()
+    factors = 1 - spread + 2 * spread * draws
     luma = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64).view(3, 1, 1)
     for n in range(6):
         contrast, brightness, saturation = factors[:, n, 0, 0, 0]
@@ -85,7 +98,7 @@ def test_jitter_equals_a_plain_computation() -> None:
 
 
 def test_jitter_of_grey_images_stays_in_range() -> None:
-    out = jitter_colours(batch(5, 1, 8, 8), 0.9, seeded(2))
+    out = jitter_colours(batch(5, 1, 8, 8), (0.9,) * 3, seeded(2))
     assert out.shape == (5, 1, 8, 8)
     assert out.min() >= 0
     assert out.max() <= 255
@@ -103,11 +116,13 @@ def test_vit_crops_a_window_of_the_padded_enlargement() -> None:
     out = make_transform("vit", (0.0,) * 3, (1.0,) * 3, SHAPE, train=True)(images, seeded(4))
     draws = seeded(4)
     top, left = (torch.randint(0, 256 + 56 - 224 + 1, (3, 1), generator=draws) for _ in range(2))
+    mirrored = torch.randint(0, 2, (3, 1), generator=draws) == 1
     large = nnf.interpolate(images.float(), (256, 256), mode="bilinear") / 255
     padded = nnf.pad(large, (28, 28, 28, 28))
     for n in range(3):
         y, x = int(top[n]), int(left[n])
-        torch.testing.assert_close(out[n], padded[n, :, y : y + 224, x : x + 224])
+        window = padded[n, :, y : y + 224, x : x + 224]
+        torch.testing.assert_close(out[n], window.flip(-1) if mirrored[n] else window)
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))

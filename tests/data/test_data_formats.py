@@ -297,6 +297,26 @@ def test_class_folders_follow_the_sets_own_order(tmp_path: Path) -> None:
     assert found.train.images[::2, 0, 0, 0].tolist() == [10 * n for n in range(10)]
 
 
+@pytest.mark.parametrize("names", [("truck", "cat"), ("9", "3")])
+def test_a_part_may_have_fewer_classes_and_goes_by_name(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    write_folder(tmp_path, ("train",), names)
+    write_folder(tmp_path, ("test",), names[:1])
+    found = load("cifar10", tmp_path)
+    assert sorted(set(found.train.labels.tolist())) == [3, 9]
+    assert set(found.test.labels.tolist()) == {9}
+    assert found.class_names == CIFAR_CLASSES
+    with pytest.raises(DataError, match="2 class folders, expected 10; .* set the option partial"):
+        load("cifar10", tmp_path, partial=False)
+
+
+def test_a_part_with_a_class_that_is_none_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, ("train", "test"), ("cat", "fox"))
+    with pytest.raises(DataError, match="there is no class 'fox'; rename or remove"):
+        load("cifar10", tmp_path)
+
+
 def test_numbered_class_folders_are_ordered_as_numbers(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train", "test"), [str(n) for n in range(12)], size=4)
     found = load_dataset("images", root=tmp_path, cache=tmp_path / "cache")

@@ -64,6 +64,11 @@ def test_switching_takes_microseconds(elastic_file: Path) -> None:
         model.switch(6)
 
 
+def test_latency_is_measured_where_the_model_is(elastic_file: Path) -> None:
+    model = nefl.ElasticModel(nefl.load(elastic_file)).to("meta")
+    assert len(model.measure(repeats=1)) == 5
+
+
 def test_select_goes_by_what_is_limited(elastic_file: Path) -> None:
     model = nefl.ElasticModel(nefl.load(elastic_file))
     costs = model.costs

@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from PIL import Image
 
 import nefl
 from nefl.artifacts.card import Card
-from nefl.elastic.inputs import decode_picture, input_transform
+from nefl.elastic.inputs import decode_picture, input_transform, is_large, read_picture
 from nefl.errors import DataError
 from nefl.export.source import open_run
 
@@ -78,6 +80,97 @@ def bomb(width: int, height: int) -> bytes:
 def test_rubbish_and_bombs_are_refused_by_name(card: Card, data: bytes) -> None:
     with pytest.raises(DataError, match="photo.png: "):
         decode_picture(data, "photo.png", card)
+
+
+def photo(mode: str, size: tuple[int, int]) -> Image.Image:
+    """Something with large shapes in it, and transparent on one side where the mode has that."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (6, 8, 4), dtype=np.uint8)
+    pixels[:, :4, 3], pixels[:, 4:, 3] = 255, 60
+    return Image.fromarray(pixels, "RGBA").resize(size).convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "LA"])
+@pytest.mark.parametrize("size", [(1400, 900), (900, 1401), (300_000, 8)])
+def test_a_large_picture_comes_out_as_if_it_were_taken_whole(
+    card: Card, monkeypatch: pytest.MonkeyPatch, mode: str, size: tuple[int, int]
+) -> None:
+    data = encoded(photo(mode, size))
+    in_strips = decode_picture(data, "x", card)
+    monkeypatch.setattr("nefl.elastic.inputs._STRIP", 10**9)
+    whole = decode_picture(data, "x", card)
+    assert (in_strips.int() - whole.int()).abs().max() <= 8
+
+
+def test_a_turned_photo_is_turned_back_also_in_strips(card: Card) -> None:
+    image = photo("RGB", (1600, 1200))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    out = io.BytesIO()
+    image.save(out, "PNG", exif=exif)
+    turned = decode_picture(out.getvalue(), "x", card)
+    plain = decode_picture(encoded(image.rotate(-90, expand=True)), "x", card)
+    assert (turned.int() - plain.int()).abs().max() <= 8
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+def test_a_camera_s_photo_of_twelve_megapixels_is_taken(card: Card, kind: str) -> None:
+    photo_ = encoded(Image.new("RGB", (4000, 3000), "red"), kind)
+    assert is_large(photo_, "x", card)
+    assert decode_picture(photo_, "x", card).shape == (1, 8, 8)
+
+
+def test_many_scans_are_refused_before_they_are_decoded(card: Card) -> None:
+    data = encoded(Image.new("RGB", (640, 480), "red"), "JPEG")
+    with pytest.raises(DataError, match="scans"):
+        decode_picture(data + b"\xff\xda" * 100, "x", card)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("WEBP", {}), ("JPEG", {"progressive": True, "subsampling": 0})]
+)
+def test_formats_that_take_more_for_a_pixel_may_have_fewer(
+    card: Card, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, object]
+) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (1000, 1000)).save(out, kind, **options)
+    monkeypatch.setattr("nefl.elastic.inputs.MAX_DECODED", 5_000_000)
+    with pytest.raises(DataError, match=rf"at most \d million are taken of such a {kind}"):
+        decode_picture(out.getvalue(), "x", card)
+    assert decode_picture(encoded(Image.new("RGB", (1000, 1000)), "PNG"), "x", card).numel()
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import nefl
+from nefl.elastic.inputs import decode_picture
+card = nefl.load(sys.argv[1]).card
+decode_picture(Path(sys.argv[3]).read_bytes(), "x", card)
+Path("/proc/self/clear_refs").write_text("5")
+def status(field):
+    return int(re.findall(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[0])
+before = status("VmRSS")
+decode_picture(Path(sys.argv[2]).read_bytes(), "x", card)
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
+def test_a_bomb_takes_its_pixels_once(elastic_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "bomb.png").write_bytes(encoded(Image.new("RGBA", (8000, 5000), (9, 9, 9, 9))))
+    (tmp_path / "small.png").write_bytes(encoded(Image.new("RGBA", (80, 50))))
+    files = str(elastic_file), str(tmp_path / "bomb.png"), str(tmp_path / "small.png")
+    command = [sys.executable, "-c", PEAK, *files]
+    kilobytes = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    assert kilobytes < 8000 * 5000 * 4 * 1.2 / 1024
+
+
+def test_files_that_are_no_pictures_are_not_read_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="more than 64 MiB"):
+        read_picture(Path("/dev/zero"))
+    with pytest.raises(DataError, match=r"none\.png: cannot be read"):
+        read_picture(tmp_path / "none.png")
 
 
 def test_a_cut_off_picture_is_refused(card: Card) -> None:

@@ -1,12 +1,15 @@
+import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config_reading import config_from, with_settings
+from nefl.engines.resident import resident
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import augmentation, pick_device, pick_memory_format
+from nefl.engines.site import Site, augmentation, pick_device, pick_memory_format
 from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.resnet import ResNet
@@ -26,9 +29,45 @@ def test_narrow_networks_have_channels_last() -> None:
 
 def test_unknown_devices_are_refused() -> None:
     assert pick_device("cpu").type == "cpu"
-    for name in ("abacus", "cuda:99", "xpu"):
+    for name in ("abacus", "cuda:99", "xpu", "meta"):
         with pytest.raises(ConfigError, match=f"engine.device '{name}'"):
             pick_device(name)
+
+
+def test_a_device_without_float64_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="engine.device 'mps': has no float64.*use cpu"):
+        pick_device("mps")
+
+    def without_doubles(*_sizes: int, **options: Any) -> torch.Tensor:
+        if options.get("dtype") is torch.float64:
+            raise TypeError("cannot convert to float64")
+        return torch.ones(())
+
+    monkeypatch.setattr(torch, "empty", without_doubles)
+    with pytest.raises(ConfigError, match="engine.device 'cpu': cannot convert to float64"):
+        pick_device("cpu")
+
+
+def test_examples_are_on_a_device_once_for_all_sites(quick: dict[str, Any]) -> None:
+    setting = prepare(config_from(quick))
+    nowhere = torch.device("meta")  # the only other device that every machine has
+
+    def site() -> Site:
+        return Site(setting.config, setting.family, setting.dataset, setting.partition, nowhere)
+
+    images = setting.dataset.train.images
+    first, second = site(), site()
+    assert resident(images, nowhere) is resident(images, nowhere)
+    assert first._train.take(np.arange(3))[0].is_meta
+    assert first._train._resident is not None
+    assert second._train._resident is not None
+    assert first._train._resident[0] is second._train._resident[0]
+    # Another array is another copy, though it may come to lie where one was before.
+    for number in range(20):
+        array = np.full((2, 2), number)
+        assert torch.equal(resident(array, torch.device("cpu")), torch.full((2, 2), number))
+        del array
+        gc.collect()
 
 
 def test_augmentation_is_the_data_sets_unless_told(quick: dict[str, Any]) -> None:

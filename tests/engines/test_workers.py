@@ -110,7 +110,7 @@ def test_a_client_that_raises_costs_its_update_only(quick: dict[str, Any], tmp_p
     assert hashes[0] == hashes[1]
 
 
-def test_a_worker_that_dies_costs_its_task_and_is_replaced(
+def test_a_worker_that_dies_costs_nothing_and_is_replaced(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:
     setting = prepare(config_from(quick))
@@ -124,11 +124,41 @@ def test_a_worker_that_dies_costs_its_task_and_is_replaced(
         os.kill(before[0], signal.SIGSTOP)
         Timer(1.0, os.kill, (before[0], signal.SIGKILL)).start()
         results = list(engine.train(state, tasks))
-        failed = [r for r in results if isinstance(r, ClientFailure)]
-        assert len(failed) == 1
-        assert "killed by SIGKILL" in failed[0].reason
+        assert [r.task for r in results if isinstance(r, ClientUpdate)] == tasks
         assert len(set(engine.pids) - set(before)) == 1
-        assert not any(isinstance(r, ClientFailure) for r in engine.train(state, tasks))
+
+
+def test_a_task_that_kills_its_workers_fails(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        "import os\n"
+        "from nefl import Family, SubmodelSpec\n"
+        "from nefl.models.table import ModelBuilder\n"
+        "def die(module, inputs):\n"
+        "    if module.training and inputs[0].device.type != 'meta':\n"
+        "        os._exit(7)\n"
+        "def build(spec, build):\n"
+        "    module = build(spec)\n"
+        "    if spec.stage_width(0) < 1:\n"
+        "        module.register_forward_pre_hook(die)\n"
+        "    return module\n"
+        "def family(classes, input_shape):\n"
+        "    from functools import partial\n"
+        "    table = ModelBuilder('resnet8', classes, input_shape)\n"
+        "    full = table.full_blocks\n"
+        "    return Family(partial(build, build=table), (SubmodelSpec(full, 0.5), "
+        "SubmodelSpec(full)))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(workers_module, "MAX_TRIES", 2)
+    setting = prepare(config_from(with_settings(quick, {"model.name": "deadly:family"})))
+    tasks = [TrainTask(1, 0, 1), TrainTask(1, 1, 2)]
+    with workers_engine(setting, tmp_path, 1) as engine:
+        dead, alive = engine.train(setting.family.initial_state(0), tasks)
+    assert isinstance(dead, ClientFailure)
+    assert "its worker process ended with exit code 7, 2 times" in dead.reason
+    assert isinstance(alive, ClientUpdate)
 
 
 def test_a_worker_that_dies_while_evaluating_costs_nothing(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import nefl
 from nefl.config_reading import with_settings
 from nefl.errors import ConfigError, RunError
-from nefl.export.formats import FORMATS, open_model
+from nefl.export.formats import FORMATS, format_for, open_model, recognise
 from nefl.export.source import open_run, predict_batches
 
 
@@ -119,8 +119,8 @@ def test_the_largest_that_fits(digits_run: Path, tmp_path: Path) -> None:
     )
     assert done.card.submodels[0].number == 3
     with pytest.raises(ConfigError, match="no submodel fits: the smallest has"):
-        nefl.export_submodel(digits_run, tmp_path / "n", fits=nefl.parse_budget("macs<10"))
-    assert not (tmp_path / "n").exists()
+        nefl.export_submodel(digits_run, tmp_path / "n.onnx", fits=nefl.parse_budget("macs<10"))
+    assert not (tmp_path / "n.onnx").exists()
 
 
 class _Shifted(nn.Module):
@@ -165,9 +165,28 @@ def test_what_cannot_be_asked_for(digits_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give one of"):
         nefl.export_submodel(digits_run, tmp_path / "m")
     with pytest.raises(nefl.NestingError, match="submodel 9: this family has 1 to 5"):
-        nefl.export_submodel(digits_run, tmp_path / "m", submodel=9)
+        nefl.export_submodel(digits_run, tmp_path / "m.onnx", submodel=9)
     with pytest.raises(ConfigError, match="is no folder to write to"):
-        nefl.export_submodel(digits_run, tmp_path / "no" / "m", submodel=1)
+        nefl.export_submodel(digits_run, tmp_path / "no" / "m.onnx", submodel=1)
+
+
+def test_the_end_of_the_name_decides_where_no_format_is_given(
+    digits_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "m.safetensors"
+    done = nefl.export_submodel(digits_run, out, submodel=1, images=20, measure=False)
+    assert done.format == "safetensors"
+    assert recognise(out) == "safetensors"
+    with pytest.raises(ConfigError, match=r"m\.safetensors: ends in .*onnx is asked for"):
+        nefl.export_submodel(digits_run, out, submodel=1, format_name="onnx")
+    with pytest.raises(ConfigError, match="does not say which format"):
+        nefl.export_submodel(digits_run, tmp_path / "m.bin", submodel=1)
+    for name, form in FORMATS.items():
+        assert format_for(Path(f"m{form.suffix}"), None, family=False) == name
+        assert format_for(Path("m.bin"), name, family=False) == name
+    assert format_for(Path("m.onnx"), None, family=True) == "onnx"
+    with pytest.raises(ConfigError, match="the format elastic is asked for"):
+        format_for(Path("m.onnx"), "elastic", family=True)
 
 
 def test_a_card_is_plain_json(digits_run: Path, tmp_path: Path) -> None:

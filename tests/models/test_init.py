@@ -45,6 +45,36 @@ def test_wide_networks_start_as_torch_makes_them(name: str) -> None:
         assert float(layer.weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
 
+@pytest.mark.parametrize("name", ["resnet8", "resnet18"])
+def test_a_classifiers_bias_starts_as_torch_makes_it(name: str) -> None:
+    bias = full(name).state_dict()["fc.bias"]
+    bound = full(name).state_dict()["fc.weight"].shape[1] ** -0.5
+    assert 0 < float(bias.abs().max()) <= bound
+
+
+@pytest.mark.parametrize(("name", "normal"), [("resnet20", True), ("resnet18", False)])
+def test_early_classifiers_start_as_their_network_does(name: str, normal: bool) -> None:
+    shared = make_family(name, "depthfl").initial_state(0).shared
+    weights = {
+        key: tensor
+        for key, tensor in shared.items()
+        if key.startswith("exits.") and key.endswith("weight") and tensor.ndim > 1
+    }
+    assert any(tensor.ndim == 2 for tensor in weights.values())
+    assert any(tensor.ndim == 4 for tensor in weights.values())
+    for tensor in weights.values():
+        fan = tensor[0].numel()
+        expected = math.sqrt(2 / fan) if normal else math.sqrt(1 / (3 * fan))
+        assert float(tensor.std()) == pytest.approx(expected, rel=0.25)
+
+
+def test_norms_are_the_authors() -> None:
+    norms = [child for child in full("resnet20").modules() if isinstance(child, nn.BatchNorm2d)]
+    assert {(norm.momentum, norm.eps) for norm in norms} == {(0.1, 1e-5)}
+    layer_norms = [child for child in full("vit_tiny").modules() if isinstance(child, nn.LayerNorm)]
+    assert {norm.eps for norm in layer_norms} == {1e-6}
+
+
 def test_other_first_weights_by_name() -> None:
     convolution = "layer3.0.conv2.weight"
     by_name = {init: full("resnet8", init).state_dict() for init in ("torch", "he", "he-fan-out")}

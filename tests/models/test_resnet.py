@@ -194,3 +194,14 @@ def test_steps_of_every_block_are_step_size_modules() -> None:
         steps = sum(isinstance(m, StepSize) for m in module.modules())
         blocks = sum(map(len, build.full_blocks))
         assert steps == (2 * blocks if "vit" in model else blocks)
+
+
+def test_nothing_is_filled_that_has_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch loads its compiler to fill such tensors, which takes seconds at every start."""
+
+    def fill(tensor: Tensor, **_: object) -> Tensor:
+        assert not tensor.is_meta
+        return tensor
+
+    monkeypatch.setattr(nn.init, "kaiming_normal_", fill)
+    assert len(make_family("resnet8", "nefl-wd")) == 5

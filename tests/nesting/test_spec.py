@@ -52,6 +52,56 @@ def test_family_separates_shared_from_per_submodel() -> None:
     }
 
 
+def test_roles_are_asked_from_the_module_tree() -> None:
+    """Also of a module that is no norm and of a name that says nothing."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.running_mean = nn.Parameter(torch.zeros(2))
+            self.register_buffer("weight", torch.ones(2))
+            self.register_buffer("scratch", torch.ones(2), persistent=False)
+
+    class Net(Stack):
+        def __init__(self, spec: SubmodelSpec) -> None:
+            super().__init__(spec)
+            self.own = Own()
+            self.again = self.own
+
+    family = Family(Net, (SubmodelSpec(FULL, 0.5), SubmodelSpec(FULL)))
+    roles = family.roles(1)
+    assert roles.keys() == family.layout(1).keys()
+    assert {name for name, role in roles.items() if role == "statistic"} == {
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+        "own.weight",
+        "again.weight",
+    }
+
+
+@pytest.mark.parametrize("method", ["nefl-wd", "heterofl", "fjord-od"])
+def test_roles_of_every_kind_of_norm(method: str) -> None:
+    family = make_family("resnet8", method)
+    for number in range(1, len(family) + 1):
+        learned = {name for name, _ in family.meta_module(number).named_parameters()}
+        for name, role in family.roles(number).items():
+            assert (role == "parameter") == (name in learned), name
+
+
+def test_a_tensor_has_one_role_in_all_submodels() -> None:
+    def build(spec: SubmodelSpec) -> nn.Module:
+        module = Stack(spec)
+        if not spec.is_full:
+            weight = module.last.weight.detach()
+            del module.last.weight
+            module.last.register_buffer("weight", weight)
+        return module
+
+    with pytest.raises(NestingError, match="last.weight: a statistic in submodel 1, a parameter"):
+        Family(build, (SubmodelSpec(FULL, 0.5), SubmodelSpec(FULL)))
+
+
 def test_initial_state_is_the_full_model_and_repeats() -> None:
     family = Family(stack, (SubmodelSpec(FULL, 0.5), SubmodelSpec(FULL)))
     before = torch.random.get_rng_state()

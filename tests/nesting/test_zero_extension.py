@@ -85,6 +85,54 @@ class Flat(nn.Module):
         return self.fc(self.conv(x).permute(0, 2, 3, 1).flatten(1))  # type: ignore[no-any-return]
 
 
+class Does(nn.Module):
+    """Whatever a function does, with no weights of its own."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._function(x)
+
+
+class Convolved(nn.Module):
+    """Convolves to the scaled width, does something there, and maps to classes."""
+
+    def __init__(self, channels: int, middle: nn.Module, outputs: int | None = None) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, channels, 3, padding=1)
+        self.middle = middle
+        self.head = nn.Linear(outputs or channels, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.middle(self.first(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def shuffled(x: Tensor) -> Tensor:
+    """Swap four groups of channels with their members."""
+    return x.unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def behind(culprit: nn.Module, channels: int, layers: int = 50) -> nn.Module:
+    """Put many plain layers behind a module, without norms or shortcuts."""
+    plain = [part for _ in range(layers) for part in (nn.Linear(channels, channels), nn.ReLU())]
+    return nn.Sequential(culprit, *plain)
+
+
+class Positions(nn.Module):
+    """Waves whose lengths depend on the width, or on a width that is given."""
+
+    def __init__(self, channels: int, full: int | None = None) -> None:
+        super().__init__()
+        lengths = 1e4 ** (torch.arange(channels) / (full or channels))
+        waves = torch.sin(torch.arange(5)[:, None] / lengths)
+        self.register_buffer("waves", waves, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.get_buffer("waves"))
+
+
 def family_of(build: Callable[[int], nn.Module]) -> Family:
     return Family(lambda spec: build(kept_channels(16, spec.stage_width(0))), (HALF, FULL))
 
@@ -101,6 +149,20 @@ WRONG: dict[str, tuple[Callable[[int], nn.Module], Tensor, str]] = {
     "a concatenation": (lambda c: Wrapped(c, Dense(c), 2 * c), TOKENS, "middle"),
     "a constant of the width": (lambda c: Wrapped(c, Scaled()), TOKENS, "middle"),
     "flattened channels": (Flat, IMAGES, "fc"),
+    "gates of a GRU": (lambda c: Wrapped(c, nn.GRU(c, c, batch_first=True)), TOKENS, "middle"),
+    "a mistake before fifty layers": (
+        lambda c: Wrapped(c, behind(Scaled(), c)),
+        TOKENS,
+        "middle.0",
+    ),
+    "shuffled channels": (lambda c: Convolved(c, Does(shuffled)), IMAGES, "middle"),
+    "groups of another size": (
+        lambda c: Convolved(c, nn.Conv2d(c, c, 3, groups=4)),
+        IMAGES,
+        "middle",
+    ),
+    "a softmax over channels": (lambda c: Wrapped(c, nn.Softmax(-1)), TOKENS, "middle"),
+    "positions of the width": (lambda c: Wrapped(c, Positions(c)), TOKENS, "middle"),
 }
 
 
@@ -117,6 +179,90 @@ def test_what_only_looks_nested_is_refused(name: str) -> None:
 def test_our_own_families_nest(model: str, method: str) -> None:
     images = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(2))
     check_family(make_family(model, method, input_shape=(3, 16, 16)), images)
+
+
+class Gated(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(channels, channels // 4), nn.Linear(channels // 4, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.up(torch.relu(self.down(x.mean((2, 3))))).sigmoid()
+        return x * gate[:, :, None, None]  # type: ignore[no-any-return]
+
+
+class Tied(nn.Module):
+    """A text model whose classifier is its embedding."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.embedding, self.middle = nn.Embedding(20, channels), nn.Linear(channels, channels)
+        self.positions = nn.Parameter(torch.zeros(1, 5, channels))
+        self.head = nn.Linear(channels, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions
+        return self.head(torch.relu(self.middle(x)))  # type: ignore[no-any-return]
+
+
+class Deviation(nn.Module):
+    """A root of a tensor that starts at 1; a scale that starts small."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.variance = nn.Parameter(torch.ones(channels))
+        self.scale = nn.Parameter(torch.full((channels,), 1e-4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.variance.sqrt() + self.scale
+
+
+class Gradient(nn.Module):
+    """Differentiates while it computes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(x.pow(3).sum(), x)[0]
+
+
+RIGHT: dict[str, tuple[Callable[[int], nn.Module], Tensor]] = {
+    "convolutions of each channel": (lambda c: Convolved(c, nn.Conv2d(c, c, 3, groups=c)), IMAGES),
+    "shuffled pixels": (lambda c: Convolved(c, nn.PixelShuffle(2), c // 4), IMAGES),
+    "norms of groups": (lambda c: Convolved(c, nn.GroupNorm(4, c)), IMAGES),
+    "norms without weights": (lambda c: Convolved(c, nn.BatchNorm2d(c, affine=False)), IMAGES),
+    "squeeze and excitation": (lambda c: Convolved(c, Gated(c)), IMAGES),
+    "tied weights, whole numbers": (Tied, torch.arange(10).view(2, 5)),
+    "a root of a weight": (lambda c: Wrapped(c, Deviation(c)), TOKENS),
+    "dropout": (lambda c: Wrapped(c, nn.Dropout()), TOKENS),
+    "a gradient": (lambda c: Wrapped(c, Gradient()), TOKENS),
+    "positions of the full width": (lambda c: Wrapped(c, Positions(c, 16)), TOKENS),
+    "one state and no gates": (lambda c: Wrapped(c, nn.RNN(c, c, batch_first=True)), TOKENS),
+    "fifty layers": (lambda c: Wrapped(c, behind(nn.Identity(), c)), TOKENS),
+    "noise that minds no channel": (
+        lambda c: Wrapped(c, Does(lambda x: x + torch.randn(len(x), 1, 1))),
+        TOKENS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_nests_passes(name: str) -> None:
+    build, example = RIGHT[name]
+    check_family(family_of(build), example)
+
+
+def test_what_cannot_be_compared_is_refused_for_that_reason() -> None:
+    noisy = family_of(lambda c: Wrapped(c, Does(lambda x: x + torch.randn_like(x))))
+    with pytest.raises(NestingError, match="^middle: submodel 1 gives another output there each"):
+        check_family(noisy, TOKENS)
+    normed = nn.utils.parametrizations.weight_norm
+    divided = family_of(lambda c: Wrapped(c, normed(nn.Linear(c, c))))
+    with pytest.raises(NestingError, match=r"^head: .* not finite .*vouched_for"):
+        check_family(divided, TOKENS)
 
 
 def test_norms_may_have_other_statistics() -> None:
@@ -173,6 +319,16 @@ def test_blocks_that_are_numbered_anew_are_refused() -> None:
     with pytest.raises(NestingError, match="number blocks by their place"):
         check_family(Family(renumbered, specs), TOKENS)
     check_family(Family(numbered, specs), TOKENS)
+
+
+def test_blocks_that_are_numbered_through_all_stages_are_refused() -> None:
+    specs = (SubmodelSpec(((1.0, 0.0), (1.0, 1.0))), SubmodelSpec(((1.0, 1.0), (1.0, 1.0))))
+
+    def renumbered(spec: SubmodelSpec) -> nn.Module:
+        return nn.Sequential(*(Residual(step) for stage in spec.blocks for step in stage if step))
+
+    with pytest.raises(NestingError, match="number blocks by their place"):
+        check_family(Family(renumbered, specs), TOKENS)
 
 
 class Early(Exit):

@@ -12,6 +12,7 @@ from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.profile import profile_family
+from nefl.report.client_records import tier_records
 from nefl.report.datasets import (
     Told,
     accuracy_records,
@@ -19,11 +20,12 @@ from nefl.report.datasets import (
     norm_records,
     step_records,
     submodel_records,
-    tier_records,
+    tell,
 )
 from nefl.report.family import family_figure
 from nefl.report.figures import FIGURES
 from nefl.report.paper import (
+    by_architecture,
     by_clients,
     by_method,
     euler,
@@ -35,7 +37,8 @@ from nefl.report.paper import (
 from nefl.report.runs import read_run, read_runs
 from nefl.report.vega import draw
 from nefl.training import train
-from tests.report.conftest import MakeRun
+from tests.report.conftest import MakeRun, round_line
+from tests.report.picture import picture
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +148,84 @@ def test_results_by_number_of_clients(make_run: MakeRun) -> None:
         (50, "average"): 60,
         (50, "worst"): 50,
     }
+
+
+def test_clients_of_other_partitions_are_other_lines(make_run: MakeRun) -> None:
+    paths = [
+        make_run(
+            f"{count}-{alpha}",
+            [[0.5, alpha]],
+            settings={
+                "clients.count": count,
+                "partition.kind": "dirichlet",
+                "partition.alpha": alpha,
+            },
+        )
+        for count in (10, 50)
+        for alpha in (0.1, 0.9)
+    ]
+    figure = by_clients(read_runs(paths)[0])
+    lines = {record["method"] for record in figure.records}
+    assert lines == {"nefl-wd, dirichlet(0.1)", "nefl-wd, dirichlet(0.9)"}
+    points = [(r["method"], r["measure"], r["setting"]) for r in figure.records]
+    assert len(set(points)) == len(points) == 8
+    ticks = figure.spec["spec"]["encoding"]["x"]["axis"]["values"]
+    assert ticks == [10, 50]  # not 10, 15, 20, of which no run has any
+
+
+@pytest.mark.parametrize("make", [by_clients, by_architecture])
+def test_one_value_of_a_setting_has_a_line_of_its_own_for_each_method(
+    make: Any, make_run: MakeRun
+) -> None:
+    paths = [
+        make_run(method, [[0.5, 0.6]], settings={"model.method": method})
+        for method in ("fjord", "nefl-w", "nefl-wd")
+    ]
+    figure = make(read_runs(paths)[0])
+    encoding = figure.spec["spec"]["encoding"]
+    assert encoding["y"]["field"] == "method"
+    assert "x" not in encoding
+    assert not picture(figure).lines
+    assert "All runs have the same" in figure.about
+
+
+def test_architectures_are_not_joined_by_lines(make_run: MakeRun) -> None:
+    paths = [make_run(name, [[0.5]], settings={"model.name": name}) for name in ("resnet8", "vit")]
+    figure = by_architecture(read_runs(paths)[0])
+    assert not picture(figure).lines
+    assert figure.spec["spec"]["encoding"]["xOffset"]["field"] == "method"
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 60])
+@pytest.mark.parametrize("name", ["curves", "extremes", "learning-curves", "loss", "failures"])
+def test_rounds_and_counts_have_whole_ticks(name: str, rounds: int, make_run: MakeRun) -> None:
+    failures = [{"client": 0, "submodel": 1, "reason": "it"}]
+    log = [round_line(n, [0.1, 0.2], failures=failures) for n in range(1, rounds + 1)]
+    paths = [make_run(k, log=log, settings={"model.method": k}) for k in ("fjord", "nefl-wd")]
+    axes = picture(FIGURES[name](tell(read_runs(paths)[0]))).axes
+    assert axes["round"]
+    for tick in axes["round"] | axes.get("failures", set()):
+        assert tick.isdecimal(), axes
+
+
+def test_a_loss_is_not_set_against_zero_and_its_ticks_tell_the_truth(make_run: MakeRun) -> None:
+    log = [round_line(n, [0.1], loss=2.5 - n / 100) for n in range(1, 9)]
+    ticks = picture(FIGURES["loss"](tell(read_runs([make_run("run", log=log)])[0])))
+    assert min(map(float, ticks.axes["training loss"])) > 2
+    log = [round_line(1, [0.1], loss=2.4667)]
+    once = picture(FIGURES["loss"](tell(read_runs([make_run("once", log=log)])[0])))
+    assert once.axes["training loss"] == {"2.467"}
+
+
+def test_coverage_of_five_runs_does_not_lie_upon_itself(make_run: MakeRun) -> None:
+    methods = ("nefl-wd", "nefl-w", "fjord", "heterofl", "scalefl")
+    log = [round_line(1, [0.1] * 5, trained={"1": 3, "5": 1})]
+    paths = [make_run(m, log=log, settings={"model.method": m}) for m in methods]
+    drawn = picture(FIGURES["coverage"](tell(read_runs(paths)[0])))
+    assert drawn.panels == list(methods)
+    assert drawn.width < 1200  # the page's
+    for points in drawn.points_in_panels:
+        assert len(points) == len(set(points)) > 0
 
 
 def test_long_lines_are_thinned_and_keep_their_end(make_run: MakeRun) -> None:

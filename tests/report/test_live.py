@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from nefl.report.live import serving
+from nefl.report.live import address_of, make_server
+from nefl.web.connections import CONNECTIONS
 from tests.report.conftest import MakeRun, round_line
 
 
@@ -17,18 +19,16 @@ from tests.report.conftest import MakeRun, round_line
 def served(make_run: MakeRun) -> Iterator[tuple[Path, str]]:
     log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3])]
     folder = make_run("going", log=log, settings={"rounds": 9})
-    with serving([folder], 0) as (address, server):
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield folder, address
-        server.shutdown()
-        thread.join()
+    server = make_server([folder], 0)
+    threading.Thread(target=server.run, daemon=True).start()
+    yield folder, address_of(server)
+    server.close()
 
 
-def get(address: str, path: str, host: str = "") -> tuple[int, str]:
+def get(address: str, path: str, **headers: str) -> tuple[int, str]:
     port = int(address.rstrip("/").rsplit(":", 1)[1])
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", path, headers={"Host": host} if host else {})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -44,8 +44,24 @@ def test_only_news_is_sent_and_only_to_this_machine(served: tuple[Path, str]) ->
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(round_line(3, [0.4, 0.5])) + "\n")
     assert get(address, f"/content?seen={version.replace(' ', '%20')}")[0] == 200
-    assert get(address, "/", host="evil.example")[0] == 403
+    assert get(address, "/", Host="evil.example")[0] == 403
+    assert get(address, "/content?seen=", Origin="http://evil.example")[0] == 403
+    own = address.rstrip("/")
+    assert get(address, "/content?seen=", Origin=own, Host=own.partition("://")[2])[0] == 200
     assert get(address, "/etc/passwd")[0] == 404
+
+
+def test_half_sent_requests_keep_nobody_waiting(served: tuple[Path, str]) -> None:
+    _, address = served
+    port = int(address.rstrip("/").rsplit(":", 1)[1])
+    half = []
+    for _ in range(CONNECTIONS + 20):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: local")
+        half.append(connection)
+    assert get(address, "/content?seen=")[0] == 200
+    for connection in half:
+        connection.close()
 
 
 def test_the_page_updates_itself(served: tuple[Path, str], browser: Browser) -> None:

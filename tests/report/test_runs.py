@@ -3,12 +3,14 @@
 import fcntl
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nefl.errors import RunError
+import nefl
+from nefl.errors import ConfigError, RunError
 from nefl.report.runs import read_run, read_runs
 from nefl.training import train
 from tests.report.conftest import MakeRun, round_line
@@ -22,6 +24,34 @@ def test_a_trained_run_is_read_back(quick: dict[str, Any], tmp_path: Path) -> No
     assert [entry.number for entry in run.rounds] == [1, 2, 3, 4]
     assert not run.problems
     assert run.settings["local.batch_size"] == 8
+
+
+def test_a_runs_results_are_public(quick: dict[str, Any], tmp_path: Path) -> None:
+    result = nefl.train(quick | {"rounds": 2}, tmp_path / "run")
+    run = nefl.read_run(str(tmp_path / "run"))
+    assert run.summary == json.loads(json.dumps(result.summary))
+    assert run.config is not None
+    assert run.config.rounds == 2
+    curves = run.curves
+    assert [(each["round"], each["submodel"]) for each in curves] == [(2, n) for n in range(1, 6)]
+    assert [each["accuracy"] for each in curves] == result.summary["accuracy"]
+    assert all(math.isfinite(each["test_loss"]) for each in curves)
+    assert sum(each["updates"] for each in curves) == 4
+    frame = run.frame()
+    assert list(frame.columns) == list(curves[0])
+    assert frame.accuracy.tolist() == result.summary["accuracy"]
+
+
+def test_a_run_under_way_has_curves_and_no_summary(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = nefl.read_run(make_run("part", [[0.1, 0.2]], settings={"rounds": 9}))
+    assert run.summary == {}
+    assert [each["submodel"] for each in run.curves] == [1, 2]
+    assert math.isnan(run.curves[0]["test_loss"]), "an older log has none"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pandas is not installed .* pip install pandas"):
+        run.frame()
 
 
 def test_of_a_round_run_twice_the_last_line_counts(make_run: MakeRun) -> None:

@@ -1,8 +1,11 @@
 """NeFedAvg by hand, against brute force, and against everything a client may send."""
 
 import math
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nefl.config import ServerConfig
 from nefl.errors import UpdateError
 from nefl.methods import make_family
 from nefl.nesting.corners import corner, extract
@@ -18,6 +22,7 @@ from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
 from nefl.server.aggregate import GROUP, Aggregate
 from nefl.server.check import SMALL, first_not_finite
+from nefl.server.robust import make_aggregate
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
 # A spec's width chooses a row of this table: shapes by name; a missing name is a skipped block.
@@ -149,7 +154,9 @@ def families_with_updates(
     rows: list[Shapes] = []
     for _ in range(draw(st.integers(0, 3))):
         kept = draw(st.lists(st.sampled_from(names), unique=True))
-        rows.append({n: tuple(draw(st.integers(1, size)) for size in full[n]) for n in kept})
+        row = {n: tuple(draw(st.integers(1, size)) for size in full[n]) for n in kept}
+        if row not in (*rows, full):  # a family has no member twice
+            rows.append(row)
     family = bag_family([*rows, full])
     picks = draw(st.lists(st.tuples(st.integers(1, len(family)), st.integers(1, 9)), max_size=40))
     return family, picks
@@ -299,7 +306,12 @@ def bad_updates() -> dict[str, tuple[ClientUpdate, str]]:
                 trained[name] = tensor
         return ClientUpdate(good.task, trained, 1)
 
+    def of_task(**changes: Any) -> ClientUpdate:
+        return replace(good, task=replace(good.task, **changes))
+
     bias = good.trained["fc.bias"]
+    with warnings.catch_warnings(action="ignore"):  # torch calls these a prototype
+        nested = torch.nested.nested_tensor([bias])
     weight = good.trained["fc.weight"]
     return {
         "missing": (changed(fc__bias=None), "lacks fc.bias"),
@@ -318,6 +330,19 @@ def bad_updates() -> dict[str, tuple[ClientUpdate, str]]:
         "negative": (ClientUpdate(good.task, good.trained, -5), "-5 examples"),
         "absurd": (ClientUpdate(good.task, good.trained, 10**12), "examples"),
         "not a number": (ClientUpdate(good.task, good.trained, math.nan), "nan"),  # type: ignore[arg-type]
+        "true": (ClientUpdate(good.task, good.trained, True), "True examples"),
+        "a round that equals": (of_task(round_number=1.0), "round is 1.0, expected a whole number"),
+        "a submodel of text": (of_task(submodel="2"), "submodel is '2', expected a whole number"),
+        "no tensors": (ClientUpdate(good.task, None, 1), "brings a NoneType, not tensors"),  # type: ignore[arg-type]
+        "names of another kind": (
+            ClientUpdate(good.task, {**good.trained, 3: bias}, 1),  # type: ignore[dict-item]
+            "has unexpected 3",
+        ),
+        "a list": (changed(fc__bias=[0.0] * 10), "fc.bias is a list, not a tensor"),  # type: ignore[arg-type]
+        "nested": (
+            changed(fc__bias=nested),
+            "fc.bias is not a dense",
+        ),
     }
 
 
@@ -340,6 +365,32 @@ def test_a_bad_update_is_named_and_leaves_the_sums_untouched(case: str) -> None:
     assert all(torch.equal(got.shared[n], t) for n, t in want.shared.items())
     for mine, theirs in zip(got.per_submodel, want.per_submodel, strict=True):
         assert all(torch.equal(mine[n], t) for n, t in theirs.items())
+
+
+@pytest.mark.parametrize("client", [-1, 1.5, "7", None, [7], True])
+def test_a_client_has_a_number(client: Any) -> None:
+    family = make_family("resnet8", "nefl-w")
+    good = filled(family, 7, 2, 1.0)
+    wrong = replace(good, task=replace(good.task, client=client))
+    for total in (
+        Aggregate(family.initial_state(0), family),
+        make_aggregate(family.initial_state(0), family, ServerConfig(average="median")),
+    ):
+        with pytest.raises(UpdateError, match="a client's number is .*, expected 0 or more"):
+            total.add(wrong)
+
+
+def test_sums_keep_no_graph() -> None:
+    family = make_family("resnet8", "nefl-w")
+    total = Aggregate(family.initial_state(0), family, weighting="examples")
+    for client in (1, 2):
+        good = filled(family, client, 2, 1.0, 3)
+        trained = {
+            n: t.clone().requires_grad_() if t.is_floating_point() else t
+            for n, t in good.trained.items()
+        }
+        total.add(replace(good, trained=trained))
+    assert not any(t.requires_grad for t in total.finish().shared.values())
 
 
 def test_a_client_counts_once() -> None:

@@ -5,11 +5,12 @@ import io
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from nefl.errors import ConfigError
 from nefl.export.source import open_run
-from nefl.serving.predictor import Predictor
+from nefl.serving.app import LARGE_PLACES, ServeApp
+from nefl.serving.predictor import Prediction, Predictor
 from nefl.serving.server import make_server
+from nefl.web.callers import Refusal
 
 MAX_BODY = 100_000
 
@@ -106,6 +109,55 @@ def test_pages_of_elsewhere_cannot_ask(port: int, picture: bytes) -> None:
     assert ask(port, body=picture, headers={"Origin": "http://evil.example"})[0] == 403
     same = {"Origin": f"http://127.0.0.1:{port}", "Host": f"127.0.0.1:{port}"}
     assert ask(port, body=picture, headers=same)[0] == 200
+
+
+def test_a_server_on_another_loopback_address_checks_names_too(
+    elastic_file: Path, picture: bytes
+) -> None:
+    server = make_server(Predictor(elastic_file), host="127.0.0.2", port=0)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        for host, status in ((f"127.0.0.2:{server.effective_port}", 200), ("evil.example", 403)):
+            connection = http.client.HTTPConnection("127.0.0.2", int(server.effective_port))
+            connection.request("POST", "/predict", picture, {"Host": host})
+            assert connection.getresponse().status == status
+            connection.close()
+    finally:
+        server.close()
+
+
+def test_large_pictures_wait_in_a_lane_of_their_own(elastic_file: Path, picture: bytes) -> None:
+    predictor = Predictor(elastic_file)
+    out = io.BytesIO()
+    Image.new("L", (4000, 3000)).save(out, "PNG")
+    large, go_on = out.getvalue(), threading.Event()
+
+    class Slow:
+        card, latencies, is_large = predictor.card, predictor.latencies, predictor.is_large
+
+        def __call__(self, picture: bytes, **asked: Any) -> Prediction:
+            if picture == large:
+                go_on.wait()
+            return predictor(picture, **asked)
+
+    app = ServeApp(cast("Predictor", Slow()))
+
+    def post(picture: bytes) -> int:
+        body = {"CONTENT_LENGTH": str(len(picture)), "wsgi.input": io.BytesIO(picture)}
+        try:
+            app.answer({"REQUEST_METHOD": "POST", "PATH_INFO": "/predict", **body})
+        except Refusal as refusal:
+            return refusal.status
+        return 200
+
+    with ThreadPoolExecutor(20) as pool:
+        floods = [pool.submit(post, large) for _ in range(10)]
+        while sum(flood.done() for flood in floods) < len(floods) - LARGE_PLACES:
+            time.sleep(0.01)  # the others are at work, or behind the one that is
+        assert post(picture) == 200
+        assert post(large) == 503
+        go_on.set()
+    assert sorted(f.result() for f in floods) == [200] * LARGE_PLACES + [503] * 6
 
 
 def test_many_at_once_are_answered_or_told_to_come_again(port: int, picture: bytes) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from nefl.artifacts.tensorfile import read_tensors, save_tensors
 from nefl.errors import RunError
 from nefl.files import write_atomically
 from nefl.nesting.spec import Family, Layout
@@ -39,9 +38,11 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
         "state_sha256": state_sha256(state),
         **notes,
     }
-    tensors = {name: t.detach().cpu().contiguous() for name, t in flatten_state(state).items()}
 
-    write_atomically(path, lambda beside: save_file(tensors, beside, metadata))
+    def fill(beside: Path) -> None:
+        save_tensors(beside, flatten_state(state), metadata)
+
+    write_atomically(path, fill, follow_links=False)
 
 
 def load_state(path: Path, family: Family) -> ServerState:
@@ -50,12 +51,7 @@ def load_state(path: Path, family: Family) -> ServerState:
     Raises:
         RunError: if the file is missing, damaged, or another model's.
     """
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: is no checkpoint, or damaged ({error})") from None
+    metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise RunError(f"{path}: is no nefl checkpoint (format {metadata.get('format')})")
     shared = {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")}

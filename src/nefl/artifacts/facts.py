@@ -1,23 +1,38 @@
 """What a run was made of, noted when it starts, so that its folder can be read without its data."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from nefl.artifacts.runfolder import write_json
+from nefl.artifacts.runfolder import FACTS, write_json
 from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.signature import Signature
+from nefl.parsing import parse_json
 
-FACTS = "facts.json"
 MAX_COUNTS = 200_000
 """Label counts beyond this many numbers are not noted; they would outweigh the log."""
+
+
+@dataclass(frozen=True)
+class MeasuredBy:
+    """A metric as reports need to know it.
+
+    Attributes:
+        name: its name in the log.
+        better: whether a good value is high (`up`) or low (`down`).
+        percent: whether people read it in percent.
+    """
+
+    name: str = "accuracy"
+    better: Literal["up", "down"] = "up"
+    percent: bool = True
 
 
 @dataclass(frozen=True)
@@ -25,8 +40,10 @@ class Facts:
     """What a run was made of.
 
     Attributes:
-        class_names: the classes, position = label.
-        input_shape: what the model gets: channels, height, width.
+        class_names: the classes, position = label; empty where there are none.
+        signature: what models take and give.
+        kind: what sort of task it was.
+        metrics: what was measured, the most important first.
         train_examples: training examples that were dealt out.
         test_examples: test examples that submodels are measured on.
         label_counts: examples of each class at each client, clients first; empty if too many.
@@ -35,7 +52,9 @@ class Facts:
     """
 
     class_names: tuple[str, ...]
-    input_shape: tuple[int, int, int]
+    signature: Signature
+    kind: str
+    metrics: tuple[MeasuredBy, ...]
     train_examples: int
     test_examples: int
     label_counts: tuple[tuple[int, ...], ...] = ()
@@ -69,7 +88,7 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:
-        values: Mapping[str, Any] = json.loads((run / FACTS).read_text(encoding="utf-8"))
+        values: Mapping[str, Any] = parse_json((run / FACTS).read_text(encoding="utf-8"))
         return _ADAPTER.validate_python(values)
-    except (OSError, ValueError, RecursionError, ValidationError):
+    except (OSError, ValueError, ValidationError):
         return None

@@ -6,19 +6,31 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from nefl.artifacts.checkpoint import load_state, save_state
+from nefl.artifacts import kept
+from nefl.artifacts.identity import (
+    EXTENDED,
+    IDENTITY,
+    Identity,
+    read_identity,
+    settle,
+    write_identity,
+)
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
-from nefl.files import write_atomically
+from nefl.files import open_without_links, part_of, refuse_link, remove_part, write_atomically
 from nefl.nesting.spec import Family
+from nefl.parsing import parse_json
 from nefl.state import ServerState
 
-CONFIG, IDENTITY, PARTITION = "config.json", "identity.json", "partition.safetensors"
+CONFIG, PARTITION = "config.json", "partition.safetensors"
 METRICS, SUMMARY, LOCK = "metrics.jsonl", "summary.json", ".lock"
+FACTS = "facts.json"
+OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER)
 
 
 class RunFolder:
@@ -28,7 +40,8 @@ class RunFolder:
         path: the folder.
 
     Raises:
-        RunError: if it is no run's folder, or another process holds it.
+        RunError: if it is no run's folder, another process holds it, or a link in it leads
+            elsewhere.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,10 +49,18 @@ class RunFolder:
         stored_config(path)
         self._lock: IO[str] | None = _lock(path)
         self._log: IO[str] | None = None
-        (path / "checkpoints").mkdir(exist_ok=True)
-        # Nobody else writes here now: what a kill left half-written can go.
-        for left in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*")):
-            left.unlink(missing_ok=True)
+        try:
+            for name in OWN:
+                refuse_link(path / name)
+            (path / kept.FOLDER).mkdir(exist_ok=True)
+            kept.checkpoints(path)  # for links among them
+            _remove_leftovers(path)
+        except OSError as error:
+            self.close()
+            raise RunError(f"{path}: cannot be written ({error.strerror})") from None
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
@@ -54,7 +75,7 @@ class RunFolder:
             raise RunError(f"{path}: cannot be made ({error.strerror})") from None
         with _lock(path) as lock:
             # A start that was killed may have left its lock and a part of its first file.
-            taken = [p for p in path.iterdir() if p.name != LOCK and p.suffix != ".part"]
+            taken = [p for p in path.iterdir() if p.name != LOCK and part_of(p) != CONFIG]
             if taken:
                 hint = "resume it" if (path / CONFIG).exists() else "it is not empty"
                 raise RunError(f"{path}: exists; {hint}, or give another folder")
@@ -65,7 +86,7 @@ class RunFolder:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration the run was started with."""
+        """The configuration of the run."""
         return stored_config(self.path)
 
     @property
@@ -74,15 +95,16 @@ class RunFolder:
         return self.path / PARTITION
 
     def log(self, event: str, **content: object) -> None:
-        """Append a line to the log.
+        """Append a line to the log, with the time in UTC.
 
         Raises:
             RunError: if the disk does not take it.
         """
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             if self._log is None:
                 self._log = _open_log(self.path / METRICS)
-            self._log.write(to_json({"event": event, **content}) + "\n")
+            self._log.write(to_json({"event": event, "time": now, **content}) + "\n")
             self._log.flush()
         except OSError as error:
             raise RunError(
@@ -92,20 +114,11 @@ class RunFolder:
 
     def save_checkpoint(self, state: ServerState, keep: int) -> Path:
         """Write a checkpoint and drop the oldest beyond those to keep."""
-        path = self.path / "checkpoints" / f"round-{state.round_number:07d}.safetensors"
-        save_state(path, state)
-        for old in self.checkpoints()[keep:]:
-            old.unlink(missing_ok=True)
-        return path
+        return kept.keep_state(self.path, state, keep)
 
     def save_best(self, state: ServerState, accuracy: float) -> None:
         """Keep a state as the best so far."""
-        best = self.path / "checkpoints" / "best.safetensors"
-        save_state(best, state, average_accuracy=repr(accuracy))
-
-    def checkpoints(self) -> list[Path]:
-        """Return the checkpoints of rounds, newest first."""
-        return sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True)
+        kept.keep_best(self.path, state, accuracy)
 
     def load_newest(self, family: Family) -> tuple[ServerState | None, list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with newer ones.
@@ -113,19 +126,31 @@ class RunFolder:
         Raises:
             RunError: if there are checkpoints but none is whole.
         """
-        problems: list[str] = []
-        for path in self.checkpoints():
-            try:
-                return load_state(path, family), problems
-            except RunError as error:
-                problems.append(str(error))
-        if problems:
-            raise RunError(f"no checkpoint can be used: {problems[0]}")
-        return None, []
+        return kept.newest_whole(self.path, family)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write what came out."""
         write_json(self.path / SUMMARY, summary)
+
+    def drop_summary(self) -> None:
+        """Take away what came out of a run that now goes on."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def extend(self, config: RunConfig, settings: str) -> None:
+        """Store settings with another number of rounds.
+
+        The checksum comes first and the old one stays beside it, so that a kill in between leaves
+        a run that can be resumed, with its old rounds or its new.
+
+        Args:
+            config: the run with its new rounds.
+            settings: the checksum of its settings.
+        """
+        known = read_identity(self.path)
+        if known is not None:
+            write_identity(self.path, {**known, EXTENDED: settings})
+        write_json(self.path / CONFIG, config.to_dict())
+        self.log("extended", rounds=config.rounds)
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -138,37 +163,28 @@ class RunFolder:
             fcntl.flock(lock, fcntl.LOCK_UN)
             lock.close()
 
-    def check_identity(self, identity: Mapping[str, str]) -> None:
+    def check_identity(self, identity: Identity, *, allow_code: bool = False) -> None:
         """Note what the run rests on when it starts; refuse to go on with anything else.
+
+        Args:
+            identity: what it would rest on now.
+            allow_code: whether to go on although the user's own code changed; the log says so.
 
         Raises:
             RunError: naming what has changed since the run was started.
         """
-        if (self.path / IDENTITY).exists():
-            check_unchanged(self.path, identity)
-        else:
-            write_json(self.path / IDENTITY, identity)
+        if changed := settle(self.path, identity, allow_code=allow_code):
+            self.log("changed_code", modules=changed)
 
 
-def check_unchanged(run: Path, identity: Mapping[str, str]) -> None:
-    """Raise if anything that a run rests on is not what it was; what it did not note may be new.
-
-    Raises:
-        RunError: naming what has changed since the run was started.
-    """
-    path = run / IDENTITY
-    if not path.exists():
-        return
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        changed = [key for key, value in identity.items() if known.get(key) != value]
-    except (ValueError, AttributeError):
-        raise RunError(f"{path}: is damaged; delete it to go on without its check") from None
-    if changed:
-        raise RunError(
-            f"{run}: {' and '.join(changed)} changed since the run was started; put them back, "
-            "or start another run"
-        )
+def _remove_leftovers(path: Path) -> None:
+    """Delete what a kill left half-written; nobody else writes here now. Other files stay."""
+    for left in path.iterdir():
+        if part_of(left) in OWN:
+            remove_part(left)
+    for left in (path / kept.FOLDER).iterdir():
+        if kept.is_checkpoint(part_of(left) or ""):
+            remove_part(left)
 
 
 def to_json(content: Mapping[str, Any], indent: int | None = None) -> str:
@@ -185,41 +201,31 @@ def _finite(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON atomically."""
+    """Write JSON atomically into a run's folder."""
     text = to_json(content, indent=2) + "\n"
-    write_atomically(path, lambda beside: _write_text(beside, text))
 
+    def fill(beside: Path) -> None:
+        beside.write_text(text, encoding="utf-8")
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_atomically(path, fill, follow_links=False)
 
 
 def stored_config(run: Path) -> RunConfig:
-    """Return the configuration that a run was started with.
+    """Return the configuration of a run.
 
     Raises:
         RunError: if there is no run, or its configuration cannot be read.
     """
-    if not (run / CONFIG).is_file():
+    try:
+        there = (run / CONFIG).is_file()
+    except OSError as error:
+        raise RunError(f"{run}: cannot be looked into ({error.strerror})") from None
+    if not there:
         raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
     try:
         return config_from(read_config(run / CONFIG), str(run / CONFIG))
     except ConfigError as error:
         raise RunError(str(error)) from None
-
-
-def find_checkpoint(run: Path, *, best: bool = False) -> Path:
-    """Return a run's newest checkpoint, or its best.
-
-    Raises:
-        RunError: if it has none yet.
-    """
-    checkpoints = run / "checkpoints"
-    newest = max(checkpoints.glob("round-*.safetensors"), default=None)
-    chosen = checkpoints / "best.safetensors" if best else newest
-    if chosen is None or not chosen.exists():
-        raise RunError(f"{run}: has no such checkpoint yet")
-    return chosen
 
 
 def read_log(run: Path) -> Iterator[dict[str, Any]]:
@@ -229,7 +235,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    event = json.loads(line)
+                    event = parse_json(line)
                 except ValueError:
                     continue
                 if isinstance(event, dict):
@@ -238,7 +244,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
 
 def _open_log(path: Path) -> IO[str]:
     cut_off = path.exists() and path.stat().st_size > 0 and not _ends_with_newline(path)
-    file = path.open("a", encoding="utf-8")
+    file = open(path, "a", encoding="utf-8", opener=open_without_links)  # noqa: SIM115
     if cut_off:
         file.write("\n")
     return file
@@ -251,8 +257,10 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _lock(path: Path) -> IO[str]:
+    refuse_link(path / LOCK)
     try:
-        file = (path / LOCK).open("a+", encoding="utf-8")
+        # Not `a+` of pathlib: it would follow a link that came there just now.
+        file = open(path / LOCK, "a+", encoding="utf-8", opener=open_without_links)  # noqa: SIM115
     except OSError as error:
         raise RunError(f"{path / LOCK}: cannot be opened ({error.strerror})") from None
     try:
@@ -264,7 +272,7 @@ def _lock(path: Path) -> IO[str]:
         raise RunError(
             f"{path}: is in use by another process (number {holder}); wait for it or stop it"
         ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    with suppress(OSError):  # whose it is, for people; a full disk is no reason not to hold it
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
     return file

@@ -1,8 +1,11 @@
 """What came out of a run, told from its log and its final weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.runfolder import read_log
@@ -11,13 +14,46 @@ from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
 
+@dataclass(frozen=True)
+class _Simulated:
+    nested: float
+    full: float
+    strong_only: float
+    strong_clients: float
+    sat_out: float
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What a summary takes of a round's entry in the log."""
+
+    round: int
+    accuracy: tuple[float, ...] | None = None
+    trained: Mapping[int, int] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    failures: tuple[Any, ...] = ()
+    simulated: _Simulated | None = None
+
+
+_ROUND = TypeAdapter(_Round)
+
+
+def _is_round(event: Mapping[str, Any]) -> bool:
+    try:
+        _ROUND.validate_python({key: v for key, v in event.items() if v is not None})
+    except ValidationError:
+        return False
+    return event.get("event") == "round"
+
+
 def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
-    """Return the log's entry for each round up to one; of a round that was run again, the last."""
-    entries = {
-        event["round"]: event
-        for event in read_log(run)
-        if event.get("event") == "round" and isinstance(event.get("round"), int)
-    }
+    """Return the log's entry for each round up to one; of a round that was run again, the last.
+
+    A line that does not have the fields of a round, or others in their place, is passed over.
+    """
+    entries = {event["round"]: event for event in read_log(run) if _is_round(event)}
     return [entry for number, entry in sorted(entries.items()) if number <= until]
 
 

@@ -1,11 +1,11 @@
 """The command line itself, and what every command does with an error."""
 
+import logging
 import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from nefl.cli.compare import compare
 from nefl.cli.export import export
@@ -15,11 +15,14 @@ from nefl.cli.predict import predict, serve
 from nefl.cli.profile import profile
 from nefl.cli.recipes import recipes
 from nefl.cli.report import report
+from nefl.cli.terminal import LogHandler, Terminal, say
 from nefl.cli.train import evaluate, partition, resume, train
 from nefl.cli.watch import watch
 from nefl.errors import NeflError
+from nefl.own_code import own_tracebacks
 
 EXIT_BAD_INPUT = 2
+LONGEST_ERROR = 4000
 
 app = typer.Typer(
     name="nefl",
@@ -39,7 +42,7 @@ app.add_typer(flower, name="flower")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"nefl {version('nefl')}")
+        say(f"nefl {version('nefl')}")
         raise typer.Exit
 
 
@@ -56,11 +59,21 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line. An input's fault is one line on standard error and exit code 2."""
+    """Run the command line. An input's fault is one line on standard error and exit code 2.
+
+    An error of the user's own code keeps its traceback, below that line.
+    """
+    logging.getLogger("nefl").addHandler(LogHandler())
     try:
         app()
     except NeflError as error:
-        Console(stderr=True, soft_wrap=True).print(f"nefl: error: {error}", markup=False)
+        text = str(error)  # it may quote a file that holds anything
+        if len(text) > LONGEST_ERROR:
+            text = f"{text[:LONGEST_ERROR]}… ({len(text)} characters)"
+        console = Terminal(stderr=True, soft_wrap=True)
+        console.print(f"nefl: error: {text}")
+        for trace in own_tracebacks(error):
+            console.print(f"\n{trace.rstrip()}", highlight=False)
         sys.exit(EXIT_BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output has gone (`nefl profile … | head`): that is no error.

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nefl.cli.profile import PIPE_WIDTH, console_for_tables
+from nefl.cli.terminal import PIPE_WIDTH, Terminal, console_for_tables, say
 from nefl.errors import ConfigError
 from nefl.report.comparison import Comparison
 from nefl.report.comparison import compare as compare_runs
@@ -75,7 +75,7 @@ def compare(
         return
     text = write(comparison, tables, chosen)
     if out is None:
-        typer.echo(text, nl=False)
+        say(text, nl=False)
     else:
         write_output(out, text)
 
@@ -95,7 +95,7 @@ def _format(form: Format | None, out: Path | None, *, as_json: bool) -> Format:
 def write(comparison: Comparison, tables: Sequence[Grid], form: Format) -> str:
     """Write a comparison in one of the formats."""
     if form == "terminal":
-        console = Console(file=io.StringIO(), width=PIPE_WIDTH, record=True)
+        console = Terminal(file=io.StringIO(), width=PIPE_WIDTH, record=True)
         show(comparison, tables, console)
         return console.export_text()
     if form == "json":

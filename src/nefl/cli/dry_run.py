@@ -3,16 +3,17 @@
 from dataclasses import asdict
 from typing import Any
 
-import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.runfolder import to_json
-from nefl.cli.profile import console_for_tables, show_bytes, show_count
+from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.progress import show_duration
+from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
 from nefl.estimate import RunCost, estimate_run
+from nefl.report.numbers import counted
 
 _DAY = 86_400
 
@@ -25,7 +26,7 @@ def show_cost(config: RunConfig, recipe: str, *, as_json: bool) -> None:
     """
     cost = estimate_run(config)
     if as_json:
-        typer.echo(to_json(cost_report(cost, recipe), indent=2))
+        say(to_json(cost_report(cost, recipe), indent=2))
     else:
         _show(cost, recipe)
 
@@ -55,7 +56,7 @@ def _submodel_table(cost: RunCost, recipe: str) -> Table:
     config = cost.config
     title = (
         f"{recipe}: {config.model.name} {config.model.method} on {config.data.name} "
-        f"({config.partition.kind}), {config.rounds} rounds"
+        f"({config.partition.kind}), {counted(config.rounds, 'round')}"
     )
     caption = f"submodels from {cost.family}; ~ marks a time that follows from another's by MACs"
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD)
@@ -85,7 +86,7 @@ def _step(seconds: float | None, *, measured: bool) -> str:
 
 def _lines(cost: RunCost) -> list[tuple[str, str]]:
     fewest, mean, most = cost.examples
-    processes = f"{cost.workers} workers" if cost.workers else "one process"
+    processes = counted(cost.workers, "worker") if cost.workers else "one process"
     cohort = f"{cost.tasks:.1f} of {cost.config.clients.count} a round"
     sent = f"{show_bytes(cost.round_bytes)} a round, {show_bytes(cost.total_bytes)} in all"
     return [

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.runfolder import to_json
-from nefl.cli.profile import console_for_tables, show_bytes, show_count
+from nefl.cli.profile import show_bytes, show_count
+from nefl.cli.terminal import console_for_tables, say
 from nefl.elastic.budget import parse_budget
 from nefl.errors import ConfigError
 from nefl.export.compare import MAX_ACCURACY_LOSS
@@ -21,8 +22,7 @@ from nefl.export.export import (
     export_family,
     export_submodel,
 )
-
-ELASTIC = "elastic"
+from nefl.export.formats import ELASTIC, format_for
 
 
 def export(
@@ -34,11 +34,13 @@ def export(
         typer.Option(help="The largest that fits, as in params<2M,macs<50M,latency<5ms."),
     ] = None,
     form: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--format", help="safetensors, onnx, executorch, torch-export; elastic for all."
+            "--format",
+            help="safetensors, onnx, executorch, torch-export; elastic for all. "
+            "Left out, the end of the file's name decides.",
         ),
-    ] = "onnx",
+    ] = None,
     quantize: Annotated[str | None, typer.Option(help="int8, or nothing for float32.")] = None,
     best: Annotated[bool, typer.Option(help="The best checkpoint, not the newest.")] = False,
     images: Annotated[int, typer.Option(help="Test images to compare on.")] = IMAGES,
@@ -48,9 +50,10 @@ def export(
     measure: Annotated[bool, typer.Option(help="Measure latency and peak memory.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Write a submodel as a plain network and check the file in its own runtime."""
+    """Write a submodel as a plain network, or all as an elastic file, and check the file."""
     if quantize not in (None, "int8"):
         raise ConfigError(f"--quantize {quantize}: there is int8; leave it out for float32")
+    form = format_for(out, form, family=submodel is None and fits is None)
     if form == ELASTIC:
         if submodel is not None or fits is not None or quantize is not None:
             raise ConfigError(
@@ -59,7 +62,7 @@ def export(
             )
         family = export_family(run, out, best=best, images=images)
         if as_json:
-            typer.echo(to_json(_plain(family), indent=2))
+            say(to_json(_plain(family), indent=2))
         else:
             _show_family(family)
         return
@@ -76,7 +79,7 @@ def export(
         measure=measure,
     )
     if as_json:
-        typer.echo(to_json(_plain(done), indent=2))
+        say(to_json(_plain(done), indent=2))
     else:
         _show(done)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nefl.cli.terminal import say
 from nefl.cli.train import terminate_as_interrupt
 from nefl.config_reading import config_from, parse_setting
 from nefl.errors import ConfigError, RunError
@@ -37,8 +38,8 @@ def init(
 
     config = config_from(recipe_values(recipe), recipe)
     for path in write_app(folder, recipe, config):
-        typer.echo(path)
-    typer.echo(f"try it with: nefl flower simulate {folder}", err=True)
+        say(path)
+    say(f"try it with: nefl flower simulate {folder}", err=True)
 
 
 @flower.command()
@@ -87,13 +88,13 @@ def keys(
     from nefl.engines.flower.certificates import make_certificates, make_node_key
 
     files = make_certificates(folder, host)
-    typer.echo(f"{files.authority}  for everybody")
-    typer.echo(f"{files.certificate}  for the server")
-    typer.echo(f"{files.key}  for the server, secret")
+    say(f"{files.authority}  for everybody")
+    say(f"{files.certificate}  for the server")
+    say(f"{files.key}  for the server, secret")
     for name in node or []:
         public = make_node_key(folder / name)
-        typer.echo(f"{folder / name}  for node {name}, secret")
-        typer.echo(f"{public}  to register it with")
+        say(f"{folder / name}  for node {name}, secret")
+        say(f"{public}  to register it with")
 
 
 def _clients(folder: Path) -> int:

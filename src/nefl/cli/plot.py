@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from nefl.cli.terminal import say
 from nefl.errors import ConfigError
-from nefl.report.datasets import Told
+from nefl.report.datasets import left_out, tell
 from nefl.report.figures import FIGURES
 from nefl.report.output import write_output
 from nefl.report.paper import by_architecture, by_clients, by_method, toy_ode
@@ -34,13 +35,16 @@ def plot(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="A file: .svg, .png, .pdf, or .json (Vega-Lite).")
     ] = Path("figure.svg"),
+    every_run: Annotated[
+        bool, typer.Option("--every-run", help="A line for each run instead of means over seeds.")
+    ] = False,
 ) -> None:
     """Draw one figure for a paper; toy-ode needs no run."""
-    write_output(out, draw(_figure(figure, runs or []), out))
-    typer.echo(out)
+    write_output(out, draw(_figure(figure, runs or [], every_run), out))
+    say(out)
 
 
-def _figure(name: str, paths: Sequence[Path]) -> Figure:
+def _figure(name: str, paths: Sequence[Path], every_run: bool) -> Figure:
     if name == TOY:
         return toy_ode()
     if name not in NAMES:
@@ -49,15 +53,18 @@ def _figure(name: str, paths: Sequence[Path]) -> Figure:
         raise ConfigError(f"figure {name}: is drawn from runs; name at least one run's folder")
     runs, refused = read_runs(paths)
     for reason in refused:
-        typer.echo(f"left out: {reason}", err=True)
+        say(f"left out: {reason}", err=True)
     if name in OF_GROUPS:
-        figure, missing = OF_GROUPS[name](runs), ""
+        if every_run:
+            raise ConfigError(f"figure {name}: shows means over seeds; leave out --every-run")
+        figure, notes = OF_GROUPS[name](runs), []
     else:
-        told = [Told(run) for run in runs]
+        told = tell(runs, every_run=every_run)
         figure = FIGURES[name](told)
-        missing = "; ".join(dict.fromkeys(why for each in told for why in each.missing.values()))
+        notes = [*left_out(told), *figure.notes]
     if not figure.records:
-        raise ConfigError(
-            f"figure {name}: these runs have nothing to show in it ({missing or 'no data'})"
-        )
+        why = "; ".join(notes) or "no data"
+        raise ConfigError(f"figure {name}: these runs have nothing to show in it ({why})")
+    for note in notes:
+        say(f"note: {note}", err=True)
     return figure

@@ -1,23 +1,24 @@
 """`nefl predict` and `nefl serve`: answers for pictures, from an exported file."""
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.runfolder import to_json
-from nefl.cli.profile import console_for_tables
+from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.elastic.budget import parse_budget
-from nefl.errors import ConfigError, DataError
+from nefl.elastic.inputs import read_picture
+from nefl.engines.tuning import give_memory_back
+from nefl.errors import ConfigError
 from nefl.serving.app import CONCURRENCY, MAX_BODY, as_json
 from nefl.serving.predictor import Prediction, Predictor
 from nefl.serving.server import make_server
+from nefl.web.callers import is_loopback
 
 THREADS = 1
 """For one image, more threads wait for each other longer than they compute."""
@@ -44,14 +45,11 @@ def predict(
     budget = None if fits is None else parse_budget(fits)
     found: list[tuple[Path, Prediction]] = []
     for image in images:
-        try:
-            data = image.read_bytes()
-        except OSError as error:
-            raise DataError(f"{image}: cannot be read ({error.strerror})") from None
-        found.append((image, predictor(data, str(image), submodel=submodel, budget=budget)))
+        picture = read_picture(image)
+        found.append((image, predictor(picture, str(image), submodel=submodel, budget=budget)))
     if as_json_:
         answers = [{"image": str(image), **as_json(answer)} for image, answer in found]
-        typer.echo(to_json({"predictions": answers}, indent=2))
+        say(to_json({"predictions": answers}, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("picture", "class", "probability", "submodel", "latency"):
@@ -71,29 +69,34 @@ def serve(
     file: File,
     host: Annotated[str, typer.Option(help="Where to listen; this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name it may be asked under, a proxy's say; repeatable."),
+    ] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a picture that are taken.")] = MAX_BODY,
-    concurrency: Annotated[int, typer.Option(help="Requests under way at once.")] = CONCURRENCY,
+    concurrency: Annotated[int, typer.Option(help="Pictures under way at once.")] = CONCURRENCY,
 ) -> None:
     """Answer for pictures over HTTP: a page for people, JSON for programs."""
     torch.set_num_threads(THREADS)
+    give_memory_back()
     server = make_server(
-        Predictor(file), host=host, port=port, max_body=max_body, concurrency=concurrency
+        Predictor(file),
+        host=host,
+        port=port,
+        names=name or (),
+        max_body=max_body,
+        concurrency=concurrency,
     )
-    console = Console(stderr=True, soft_wrap=True)
-    name = f"[{host}]" if ":" in host else host
-    console.print(Text(f"http://{name}:{server.effective_port}/ answers; stop with Ctrl-C"))
-    if not _is_loopback(host):
+    console = Terminal(stderr=True, soft_wrap=True)
+    shown = f"[{host}]" if ":" in host else host
+    console.print(Text(f"http://{shown}:{server.effective_port}/ answers; stop with Ctrl-C"))
+    if not is_loopback(host):
         console.print(Text("others can reach this address: it has neither passwords nor TLS"))
+        if not name:
+            console.print(Text("it may be asked by its address; give other names with --name"))
     try:
         server.run()
     except KeyboardInterrupt:
         console.print(Text("stopped"))
     finally:
         server.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from nefl.cli.terminal import console_for_tables, say
 from nefl.config import ModelConfig
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import family_of
 from nefl.models.table import LARGE_INPUTS
 from nefl.nesting.coverage import (
@@ -24,16 +24,16 @@ from nefl.nesting.coverage import (
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
-from nefl.nesting.zero_extension import check_family
 from nefl.references import is_reference
 from nefl.report.family import family_figure
+from nefl.report.numbers import counted
 from nefl.report.numbers import show_bytes as show_bytes
 from nefl.report.numbers import show_count as show_count
 from nefl.report.output import write_output
 from nefl.report.vega import draw
+from nefl.tryout import EXAMPLES, try_out
 
 MAX_BATCH = 1_000_000
-PIPE_WIDTH = 160
 
 
 def profile(
@@ -63,9 +63,10 @@ def profile(
     if cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
     shares = None if ratios is None else tuple(parse_ratios(ratios))
-    family = family_of(ModelConfig(model, method, shares), classes, shape)
+    chosen = ModelConfig(model, method, shares)
+    family = family_of(chosen, classes, shape)
     if is_reference(model):
-        check_family(family, torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)))
+        _try_out(chosen, family, classes, shape, guessed=input_shape is None)
     rows = profile_family(family, shape, batch)
     report = {
         "model": model,
@@ -88,9 +89,31 @@ def profile(
         picture = family_figure(family, rows, f"{model} under {method}")
         write_output(figure, draw(picture, figure))
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        say(json.dumps(report, indent=2))
     else:
         _show(report, rows)
+
+
+def _try_out(
+    model: ModelConfig,
+    family: Family,
+    classes: int,
+    shape: tuple[int, int, int],
+    *,
+    guessed: bool,
+) -> None:
+    """Try a user's own model out on noise, as training does on its data."""
+    batch = torch.randn(EXAMPLES, *shape, generator=torch.Generator().manual_seed(0))
+    try:
+        try_out(model, family, batch, torch.zeros(EXAMPLES, dtype=torch.int64), classes)
+    except OwnCodeError as error:
+        if not guessed:
+            raise
+        told = "x".join(map(str, shape))
+        raise OwnCodeError(
+            f"{error}; no --input was given, so {told} was taken: give that of your data, as in "
+            "--input 1x28x28, and its --classes"
+        ) from error.__cause__
 
 
 def _coverage(family: Family, cohort: int) -> ExpectedCoverage:
@@ -128,12 +151,13 @@ def parse_ratios(text: str) -> list[float]:
 
 def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     shape = "×".join(map(str, report["input"]))
+    cover = report["expected_coverage"]
     table = Table(
         title=f"{report['model']} under {report['method']}, {report['classes']} classes, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
-        f"{report['batch']}; an element is in {report['min_coverage']} submodels or more, and "
-        f"trained by {report['expected_coverage']['minimum']:.1f} of "
-        f"{report['expected_coverage']['cohort']} clients or more in an average round",
+        f"{report['batch']}; an element is in {counted(report['min_coverage'], 'submodel')} or "
+        f"more, and trained by {cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or "
+        "more in an average round",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
@@ -158,12 +182,6 @@ def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     average = report["average"]
     table.add_row("ø", *[""] * 5, show_count(average["params"]), show_count(average["macs_total"]))
     console_for_tables().print(table)
-
-
-def console_for_tables() -> Console:
-    """Return a console that cuts nothing off where there is no terminal to set the width."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def show_blocks(blocks: Blocks) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -10,10 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nefl.cli.profile import console_for_tables
+from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
+from nefl.models.table import unknown_name
 from nefl.recipes import load_recipe, recipe_names
 from nefl.recipes.writing import to_toml
+
+_PLACE = re.compile(r"(Table|Figure) (\d+)")
 
 
 def recipes(
@@ -39,26 +42,43 @@ def recipes(
     """List the recipes: complete, named configurations, with the figures published for them."""
     if show is not None:
         config = load_recipe(show)
-        typer.echo(json.dumps(config.to_dict(), indent=2) if as_json else to_toml(config).rstrip())
+        say(json.dumps(config.to_dict(), indent=2) if as_json else to_toml(config).rstrip())
         return
-    wanted = {
+    filters = {
         "model.method": method,
         "model.name": model,
         "data.name": data,
         "partition.kind": partition,
     }
+    wanted = {key: value for key, value in filters.items() if value is not None}
+    every = {name: load_recipe(name) for name in recipe_names()}
+    _check_filters(every.values(), wanted, source)
     found = {
         name: config
-        for name in recipe_names()
-        if has_words(name, config := load_recipe(name), words or [])
+        for name, config in every.items()
+        if has_words(name, config, words or [])
         and is_from(config, source)
-        and all(_setting(config, key) == value for key, value in wanted.items() if value)
+        and all(_setting(config, key) == value for key, value in wanted.items())
         and pretrained in (None, config.model.weights is not None)
     }
     if as_json:
-        typer.echo(json.dumps({name: c.to_dict() for name, c in found.items()}, indent=2))
+        say(json.dumps({name: c.to_dict() for name, c in found.items()}, indent=2))
     else:
         _list(found)
+
+
+def _check_filters(
+    recipes: Collection[RunConfig], wanted: Mapping[str, str], source: str | None
+) -> None:
+    """Raise if a filter asks for what no recipe has: a slip, not a question."""
+    for key, value in wanted.items():
+        known = sorted({str(_setting(config, key)) for config in recipes})
+        if value not in known:
+            raise unknown_name(f"recipes: {key}", value, known)
+    if source is not None and not any(is_from(config, source) for config in recipes):
+        named = {place for c in recipes for place in _PLACE.findall(c.published.source)}
+        places = sorted(named, key=lambda place: (place[0], int(place[1])))
+        raise unknown_name("recipes: source", source, [" ".join(place) for place in places])
 
 
 def has_words(name: str, config: RunConfig, words: Sequence[str]) -> bool:

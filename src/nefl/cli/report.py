@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from nefl.report.numbers import show_bytes
+from nefl.cli.terminal import say
+from nefl.report.numbers import counted, show_bytes
 from nefl.report.output import write_output
 from nefl.report.page import make_page
 from nefl.report.runs import read_runs
@@ -22,8 +23,7 @@ def report(
     """Write one page on runs, with figures and tables; it opens without a network."""
     found, refused = read_runs(runs)
     for reason in refused:
-        typer.echo(f"left out: {reason}", err=True)
+        say(f"left out: {reason}", err=True)
     page = make_page(found, refused)
     write_output(out, page)
-    runs_shown = "1 run" if len(found) == 1 else f"{len(found)} runs"
-    typer.echo(f"{out} ({show_bytes(len(page.encode()))}, {runs_shown})")
+    say(f"{out} ({show_bytes(len(page.encode()))}, {counted(len(found), 'run')})")

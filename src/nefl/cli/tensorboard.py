@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from nefl.errors import ConfigError
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 
-class TensorBoardObserver:
+class TensorBoardObserver(Observer):
     """Writes losses, accuracies and traffic of each round.
 
     Raises:
@@ -27,12 +27,6 @@ class TensorBoardObserver:
         # Made when the first round is done: before, the run may have no folder yet.
         self._make: Callable[[], Any] = lambda: SummaryWriter(str(folder()))
         self._writer: Any = None
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to write."""
-
-    def round_repeated(self, report: RoundReport, reason: str) -> None:
-        """Nothing to write."""
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None

@@ -11,19 +11,20 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from nefl import training
 from nefl.artifacts.runfolder import stored_config, to_json
 from nefl.cli.dry_run import show_cost
-from nefl.cli.profile import console_for_tables, show_bytes
+from nefl.cli.profile import show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
+from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
+from nefl.report.numbers import counted
 from nefl.report.published import ALIKE
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_accuracy
@@ -69,7 +70,7 @@ def train(
     if dry_run:
         show_cost(config, recipe, as_json=as_json)
         return
-    console = Console(stderr=True, soft_wrap=True)
+    console = Terminal(stderr=True, soft_wrap=True)
     place = _Place()
 
     def started(folder: Path) -> None:
@@ -87,15 +88,28 @@ def resume(
     engine: Engine = None,
     workers: Workers = None,
     device: Device = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Another number of rounds, where the schedule allows it.")
+    ] = None,
+    changed_code: Annotated[
+        bool,
+        typer.Option(
+            "--changed-code", help="Go on although your model's or data's source changed."
+        ),
+    ] = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped or killed."""
+    """Go on with a run that was stopped or killed, or give it more rounds."""
     config = stored_config(run)
     other = with_engine(config.engine, engine, workers, device)
+    if rounds is not None:
+        config = config_from(config.to_dict() | {"rounds": rounds}, "flags")
 
     def go(observers: Sequence[Observer]) -> training.RunResult:
-        return training.resume(run, engine=other, observers=observers)
+        return training.resume(
+            run, engine=other, rounds=rounds, changed_code=changed_code, observers=observers
+        )
 
     _carry_out(go, config, _Place(run), tensorboard=tensorboard, as_json=as_json)
 
@@ -120,14 +134,14 @@ def evaluate(
             "worst": accuracy[0],
             "average": mean_accuracy(found),
         }
-        typer.echo(to_json(report, indent=2))
+        say(to_json(report, indent=2))
     else:
         console_for_tables().print(accuracy_table(accuracy))
 
 
 def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
     """Draw how the classes spread over the clients of a run."""
-    typer.echo(training.draw_partition(run))
+    say(training.draw_partition(run))
 
 
 def with_engine(
@@ -154,8 +168,8 @@ def describe(config: RunConfig, folder: Path) -> str:
     clients = config.clients
     return (
         f"{config.model.name} {config.model.method} on {config.data.name} "
-        f"({config.partition.kind}), {clients.per_round} of {clients.count} clients a round, "
-        f"{config.rounds} rounds, seed {config.seed}, in {folder}"
+        f"({config.partition.kind}), {clients.per_round} of {counted(clients.count, 'client')} a "
+        f"round, {counted(config.rounds, 'round')}, seed {config.seed}, in {folder}"
     )
 
 
@@ -180,7 +194,7 @@ def _carry_out(
     tensorboard: bool,
     as_json: bool,
 ) -> None:
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     observers: list[Observer] = []
     if tensorboard:
         observers.append(TensorBoardObserver(lambda: place.known / "tensorboard"))
@@ -200,23 +214,34 @@ def _carry_out(
     finally:
         progress.close()
     if as_json:
-        typer.echo(to_json({"run": str(result.path), **result.summary}, indent=2))
+        say(to_json({"run": str(result.path), **result.summary}, indent=2))
     else:
         _show(result.summary, result.path)
 
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint."""
+    """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint.
+
+    The first signal is the last that counts: a second one must not spoil the checkpoint. A SIGINT
+    that is ignored from the start stays so: that is how a shell keeps Ctrl-C, which is meant for
+    what runs in front, from its background jobs.
+    """
+    before = {number: signal.getsignal(number) for number in training.STOPPING}
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in training.STOPPING:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    for number in training.STOPPING:
+        if number == signal.SIGTERM or before[number] != signal.SIG_IGN:
+            signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def accuracy_table(accuracy: Sequence[float], title: str = "") -> Table:
@@ -238,7 +263,7 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
         console.print(accuracy_table(summary["accuracy"], f"after round {summary['rounds']}"))
     traffic = f"{show_bytes(summary['bytes_down'])} down, {show_bytes(summary['bytes_up'])} up"
     took = show_duration(summary["seconds"])
-    console.print(Text(f"{took}, {traffic}, {summary['failures']} failures; {folder}"))
+    console.print(Text(f"{took}, {traffic}, {counted(summary['failures'], 'failure')}; {folder}"))
     times = summary["simulated"]
     if times:
         console.print(
@@ -247,6 +272,6 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
                 f"{show_duration(times['full_seconds'])} if all clients trained the full model, "
                 f"{show_duration(times['strong_only_seconds'])} with only the "
                 f"{times['strong_clients_per_round']:.1f} clients a round that fit it "
-                f"(none did in {times['rounds_without_strong_clients']} rounds)"
+                f"(none did in {counted(times['rounds_without_strong_clients'], 'round')})"
             )
         )

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nefl.report.live import serving
+from nefl.cli.terminal import Terminal, say
+from nefl.engines.tuning import give_memory_back
+from nefl.report.live import address_of, make_server
 from nefl.report.numbers import show_duration, show_percent
 from nefl.report.runs import Run, mean, read_runs
 
@@ -37,15 +38,20 @@ def watch(
         if terminal:
             _follow(runs, max(0.2, every))
         else:
-            with serving(runs, port) as (address, server):
-                typer.echo(f"{address} (Ctrl-C ends it)")
-                server.serve_forever()
+            give_memory_back()
+            server = make_server(runs, port)
+            say(f"{address_of(server)} (Ctrl-C ends it)")
+            try:
+                server.run()  # until Ctrl-C, which it takes for itself
+            finally:
+                server.close()
     except KeyboardInterrupt:
-        typer.echo("no longer watching", err=True)
+        pass
+    say("no longer watching", err=True)
 
 
 def _follow(paths: Sequence[Path], every: float) -> None:
-    console = Console()
+    console = Terminal()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             found, _ = read_runs(paths)

@@ -79,6 +79,8 @@ class ServerConfig(Part):
 
     Attributes:
         weighting: whether clients count equally (as in the paper) or by their examples.
+        examples_limit: with `weighting` by examples, what a client claims counts at most so many
+            times the median of its cohort; what the server dealt it counts in full.
         quorum: the share of a cohort's updates without which a round does not count.
         attempts: how often a round is tried before the run stops.
         evaluate_every: rounds between evaluations of all submodels; the last round always is.
@@ -91,13 +93,16 @@ class ServerConfig(Part):
             `trimmed-mean`, over those who hold it.
         trim: for `trimmed-mean`, the share of holders left out at each end.
         min_holders: for those two, how many must hold an element for it to change.
-        norm_limit: an update that moves its weights this many times as far as the median of its
-            cohort is refused; no limit if left out.
-        clip_update: the largest root mean square of an update's movement; a larger one is scaled
-            down to it. No limit if left out.
+        norm_limit: an update that moves its parameters or its statistics (running means and
+            variances) this many times as far as the median of its cohort is refused; no limit if
+            left out.
+        clip_update: the largest root mean square by which an update's parameters may move; a
+            larger movement is scaled down to it. No limit if left out.
+        clip_statistics: the same for statistics, which move much further.
     """
 
     weighting: Literal["equal", "examples"] = "equal"
+    examples_limit: float = 5.0
     quorum: float = 0.5
     attempts: int = 3
     evaluate_every: int = 10
@@ -109,6 +114,7 @@ class ServerConfig(Part):
     min_holders: int = 1
     norm_limit: float | None = None
     clip_update: float | None = None
+    clip_statistics: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would never evaluate, save or finish."""
@@ -134,7 +140,14 @@ def _check_average(server: ServerConfig) -> None:
         f"server.norm_limit is {server.norm_limit}: give 1 or more; half of all clients move "
         "further than the median",
     )
-    require(server.clip_update is None or server.clip_update > 0, "server.clip_update: above 0")
+    for key in ("clip_update", "clip_statistics"):
+        limit = getattr(server, key)
+        require(limit is None or limit > 0, f"server.{key} is {limit}: give a number above 0")
+    require(
+        server.examples_limit >= 1,
+        f"server.examples_limit is {server.examples_limit}: give 1 or more; half of all clients "
+        "have more examples than the median",
+    )
 
 
 @dataclass(frozen=True)

@@ -64,14 +64,15 @@ class PartitionConfig(Part):
     """How examples are dealt out to clients.
 
     Attributes:
-        kind: `iid`, `dirichlet` (label skew), `pathological` (few classes each) or `list`.
+        kind: `iid`; `quantity`, alike but unequally many; `dirichlet` (label skew);
+            `pathological` (few classes each); `owner`, as a column of the data says; or `list`.
         alpha: concentration of the Dirichlet distribution; smaller is more skewed.
         classes_per_client: for `pathological`.
         file: for `list`, a JSON file with a list of example numbers for each client.
         min_examples: the fewest examples a client may have.
     """
 
-    kind: Literal["iid", "dirichlet", "pathological", "list"] = "iid"
+    kind: Literal["iid", "quantity", "dirichlet", "pathological", "owner", "list"] = "iid"
     alpha: float = 0.5
     classes_per_client: int = 2
     file: str | None = None

@@ -38,11 +38,18 @@ class RunConfig(Part):
         about: what the run is, for people.
         seed: where everything random comes from.
         rounds: rounds to train.
+        task: what is learned: `auto`, what the data set is for; `images`, `table`, `series`,
+            `text-classification`, `next-token`; or one's own as `package.module:function`, called
+            with `data.options`.
+        metrics: what is measured, by name or `package.module:thing`, the most important first;
+            the task's own if left out.
     """
 
     about: str = ""
     seed: int = 0
     rounds: int = 500
+    task: str = "auto"
+    metrics: tuple[str, ...] = ()
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)

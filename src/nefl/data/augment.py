@@ -24,30 +24,31 @@ class Policy:
         pad: black pixels added on each side before a random crop; None means an eighth of the
             image's height, which is 4 at 32 pixels and 1 at 8.
         flip: mirror every second image, by chance.
-        jitter: contrast, brightness and saturation are scaled by up to 1 ± this.
+        jitter: contrast, brightness and saturation are scaled by up to 1 ± these, if any.
         resize: height and width before padding; 0 leaves them.
         crop: height and width after cropping, and of evaluation images; 0 means the image's own.
     """
 
     pad: int | None = 0
     flip: bool = False
-    jitter: float = 0.0
+    jitter: tuple[float, float, float] | None = None
     resize: int = 0
     crop: int = 0
 
     @property
     def random(self) -> bool:
         """Whether training draws random numbers."""
-        return self.pad != 0 or self.flip or self.jitter > 0
+        return self.pad != 0 or self.flip or self.jitter is not None
 
 
 POLICIES: dict[str, Policy] = {
     "none": Policy(),
     "crop": Policy(pad=None),
     "crop-flip": Policy(pad=4, flip=True),
-    # The paper names colour jitter without its strength; 0.2 is ours.
-    "svhn": Policy(pad=2, jitter=0.2),
-    "vit": Policy(pad=28, resize=256, crop=224),
+    # The paper names no strengths of the jitter, and no mirroring of large images: they are those
+    # of the authors' code.
+    "svhn": Policy(pad=2, jitter=(0.8, 63 / 255, 0.5)),
+    "vit": Policy(pad=28, flip=True, resize=256, crop=224),
 }
 
 
@@ -171,15 +172,18 @@ def resize(images: Tensor, size: int) -> Tensor:
     )
 
 
-def jitter_colours(images: Tensor, strength: float, generator: torch.Generator | None) -> Tensor:
-    """Scale contrast, brightness and saturation of each image by factors in 1 ± strength.
+def jitter_colours(
+    images: Tensor, strengths: tuple[float, float, float], generator: torch.Generator | None
+) -> Tensor:
+    """Scale contrast, brightness and saturation of each image by factors in 1 ± their strengths.
 
     Contrast comes first, because the mean it turns about is then a sum of whole numbers, the same
     for any number of threads. Grey images have no saturation. Returns float32 in 0..255.
     """
     batch, channels, height, width = images.shape
     draws = torch.rand((3, batch, 1, 1, 1), generator=generator)
-    contrast, brightness, saturation = (draws * (2 * strength) + (1 - strength)).to(images.device)
+    spread = torch.tensor(strengths).view(3, 1, 1, 1, 1)
+    contrast, brightness, saturation = (draws * (2 * spread) + (1 - spread)).to(images.device)
     weights = _LUMA if channels == 3 else (1 / channels,) * channels
     sums = images.sum((2, 3), dtype=torch.int64).double() / (height * width)
     average = sum(sums[:, channel] * weight for channel, weight in enumerate(weights))

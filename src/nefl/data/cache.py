@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from nefl.data.columns import Columns, Dataset, Examples, count_rows
 from nefl.errors import DataError
+from nefl.parsing import parse_json
 
 CACHE_FORMAT = 2
 _PARTS = ("train", "test")
@@ -204,7 +205,7 @@ def open_cached(folder: Path, *, verify: bool) -> Dataset:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / _DESCRIPTION
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(description, dict) or description.get("format") != CACHE_FORMAT:

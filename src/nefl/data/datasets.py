@@ -1,7 +1,8 @@
 """Loading a data set by name: find its source, decode it once, map it from the cache."""
 
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -17,12 +18,14 @@ from nefl.data.cache import (
 from nefl.data.catalog import DATASETS
 from nefl.data.columns import Dataset, Examples
 from nefl.data.idx import DEBIAN_FASHION_MNIST
-from nefl.data.sources import HUB, OWN, find_source
+from nefl.data.readers import READERS, read_options
+from nefl.data.sources import HUB, OWN, content_digest, files_state, find_source
 from nefl.errors import ConfigError, DataError
 
 Presence = Literal["cached", "here", "absent"]
 
-_WITHOUT_FILES = ("digits", "synthetic")
+_WITHOUT_FILES = ("digits", "synthetic", *(n for n, reader in READERS.items() if not reader.wants))
+_WITH_FILES = (*OWN, *(name for name, reader in READERS.items() if reader.wants))
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +36,7 @@ def load_dataset(
     cache: str | Path | None = None,
     verify: bool = True,
     options: Mapping[str, object] | None = None,
+    learn: str = "images",
 ) -> Dataset:
     """Load a data set, decoding it into the cache the first time.
 
@@ -44,6 +48,7 @@ def load_dataset(
         cache: folder of decoded data sets; None means `$NEFL_CACHE` and its fallbacks.
         verify: compare the checksums of the cached arrays.
         options: what the data set offers (`docs/data.md`); keyword arguments of a function.
+        learn: what is to be learned, where a data set serves several tasks.
 
     Raises:
         ConfigError: unknown name or option, or a root where none belongs.
@@ -60,13 +65,40 @@ def load_dataset(
             raise DataError(f"{path}: no such file or folder; expected {wanted} there")
         _log.warning("%s is gone; using what was decoded from it before, in %s", path, kept)
         return open_cached(kept, verify=verify)
-    source = find_source(name, path, chosen)
-    folder = cache_folder(base, prefix, source.state)
+    state, read = _source(name, path, chosen, learn)
+    folder = cache_folder(base, prefix, state)
+    return open_or_build(folder, name, state, read, verify=verify)
 
-    def read() -> Examples:
-        return image_examples(source.read(), name)
 
-    return open_or_build(folder, name, source.state, read, verify=verify)
+def cache_examples(
+    name: str, examples: Examples, cache: str | Path | None, *, verify: bool
+) -> Dataset:
+    """Put examples that are in memory into the cache, and map them from there.
+
+    Raises:
+        DataError: the cache cannot be written.
+    """
+    base = Path(cache) if cache is not None else default_cache()
+    state = {"content": content_digest(examples)}
+    folder = cache_folder(base, cache_prefix(name, {}), state)
+    return open_or_build(folder, name, state, lambda: examples, verify=verify)
+
+
+def _source(
+    name: str, path: Path | None, options: Mapping[str, object], learn: str
+) -> tuple[Mapping[str, object], Callable[[], Examples]]:
+    """Return what tells a source from a changed one, and what reads it."""
+    if name not in READERS:
+        source = find_source(name, path, options)
+        return source.state, lambda: image_examples(source.read(), name)
+    reader, chosen = READERS[name], read_options(name, options)
+    if reader.wants and path is None:
+        raise ConfigError(f"data set {name!r} needs a root: {reader.wants}")
+    files = [Path(str(each)) for each in (path, getattr(chosen, "test_root", None)) if each]
+    state: dict[str, object] = {"learn": learn, **(files_state(files) if files else {})}
+    if not reader.wants:
+        state["python"] = sys.version  # scikit-learn's tables and the library's source
+    return state, lambda: reader.read(path, chosen, learn)
 
 
 def find_dataset(
@@ -98,7 +130,10 @@ def find_dataset(
         return "absent"
     if not path.exists():
         return "absent"
-    find_source(name, path, chosen)
+    if name in READERS:
+        read_options(name, chosen)
+    else:
+        find_source(name, path, chosen)
     return "here"
 
 
@@ -112,7 +147,7 @@ def _root_path(name: str, root: str | Path | None) -> Path | None:
         if name in _WITHOUT_FILES or ":" in name:
             raise ConfigError(f"data set {name!r} reads no files: leave out the root {str(root)!r}")
         return Path(root).expanduser()
-    if root is not None and (name in _WITHOUT_FILES or name in OWN or ":" in name):
+    if root is not None and (name in _WITHOUT_FILES or name in _WITH_FILES or ":" in name):
         raise ConfigError(f"data set {name!r} is not on the hub: root 'hub' does not fit")
     if root is None and name == "fashion-mnist" and DEBIAN_FASHION_MNIST.is_dir():
         return DEBIAN_FASHION_MNIST

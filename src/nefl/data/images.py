@@ -12,6 +12,8 @@ from nefl.errors import DataError
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 # Only the decoders that these data sets need: the others are so much more surface to attack.
 _PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+MAX_PIXELS = 40_000_000
+"""Larger images are refused: a small file can unpack to gigabytes."""
 _GREY_MODES = ("1", "L", "LA")
 _MODES = (*_GREY_MODES, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
@@ -69,6 +71,11 @@ def _check_header(
             f"{where}: image of {size[0]}x{size[1]} pixels, expected {shape[2]}x{shape[1]}; "
             "all images of a data set must have one size"
         )
+    if size[0] * size[1] > MAX_PIXELS:
+        raise DataError(
+            f"{where}: image of {size[0]}x{size[1]} pixels, at most {MAX_PIXELS // 10**6} million "
+            "are taken; make it smaller"
+        )
     if mode not in _MODES:
         raise DataError(f"{where}: image mode {mode}; convert it to 8 bits a channel")
 
@@ -89,17 +96,29 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def read_image_folder(
-    folder: Path, class_names: tuple[str, ...], shape: Shape | None, channels: int | None = None
+    folder: Path,
+    class_names: tuple[str, ...],
+    shape: Shape | None,
+    channels: int | None = None,
+    *,
+    partial: bool = False,
 ) -> Split:
     """Read one part (`train` or `test`) of an image folder.
+
+    Args:
+        folder: it has a folder for each class.
+        class_names: their names in label order.
+        shape: (C, H, W) that every image must have; None takes the first image's size.
+        channels: 1 or 3, when `shape` is None; None takes the first image's.
+        partial: whether some classes may have no folder.
 
     Raises:
         DataError: the class folders are not the expected ones, one is empty, or an image is bad.
     """
     found = class_folders(folder)
-    if set(found) != set(class_names):
-        missing = sorted(set(class_names) - set(found))
-        extra = sorted(set(found) - set(class_names))
+    missing = sorted(set(class_names) - set(found))
+    extra = sorted(set(found) - set(class_names))
+    if extra or (missing and not partial):
         raise DataError(
             f"{folder}: expected one folder for each of {len(class_names)} classes; "
             f"missing {missing}, unexpected {extra}"
@@ -107,6 +126,8 @@ def read_image_folder(
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(class_names):
+        if name in missing:
+            continue
         images = list_images(folder / name)
         if not images:
             raise DataError(f"{folder / name}: no image ({', '.join(IMAGE_SUFFIXES)}) in it")

@@ -79,9 +79,14 @@ def read_parquet(path: Path, info: DatasetInfo) -> Split:
             labels: list[Any] = []
             rows = _rows(path, file, image, label, labels)
             images = decode_images(rows, file.metadata.num_rows, info.input_shape)
-    except (pa.ArrowException, OSError) as error:
+    except DataError:
+        raise
+    # Counts of rows that are not there end in errors of numpy's.
+    except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, TypeError) as error:
         raise DataError(f"{path}: not a complete parquet file ({error}); fetch it again") from error
-    return make_split(images, np.asarray(labels), info.classes, str(path))
+    if not all(type(number) is int for number in labels):
+        raise DataError(f"{path}: column {label} does not hold one whole number for each image")
+    return make_split(images, np.asarray(labels, np.int64), info.classes, str(path))
 
 
 def _column(path: Path, columns: set[str], names: Sequence[str]) -> str:

@@ -1,6 +1,5 @@
 """Dividing the training examples among the clients, by flwr-datasets' partitioners."""
 
-import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from nefl.data.subsets import Labels
 from nefl.errors import ConfigError, DataError
 from nefl.files import write_atomically
+from nefl.parsing import parse_json
 
 PARTITIONS = ("iid", "quantity", "dirichlet", "pathological", "owner", "list")
 BY_LABEL = ("dirichlet", "pathological")
@@ -72,7 +72,7 @@ class Partition:
         from safetensors.numpy import save_file
 
         arrays = {"indices": self.indices, "offsets": self.offsets}
-        write_atomically(Path(path), lambda beside: save_file(arrays, beside))
+        write_atomically(Path(path), lambda beside: save_file(arrays, beside), follow_links=False)
 
     @classmethod
     def load(cls, path: str | Path) -> "Partition":
@@ -87,7 +87,7 @@ class Partition:
         try:
             arrays = load_file(path)
             return cls(arrays["indices"], arrays["offsets"])
-        except (OSError, SafetensorError, KeyError, DataError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: not a saved partition ({error}); write it again") from error
 
 
@@ -295,7 +295,7 @@ def _from_lists(path: str | Path | None, examples: int, clients: int) -> Partiti
     if path is None:
         raise ConfigError("partition list: needs path, a JSON file with one list a client")
     try:
-        lists = json.loads(Path(path).read_text(encoding="utf-8"))
+        lists = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(lists, list) or not all(isinstance(row, list) for row in lists):
@@ -307,7 +307,7 @@ def _from_lists(path: str | Path | None, examples: int, clients: int) -> Partiti
         for index in row:
             if type(index) is not int or not 0 <= index < examples:
                 raise DataError(
-                    f"{path}: client {client} has index {index!r}, expected 0 to {examples - 1}"
+                    f"{path}: client {client} has index {index!r:.60}, expected 0 to {examples - 1}"
                 )
             if index in owner:
                 raise DataError(

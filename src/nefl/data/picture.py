@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from nefl.data.arrays import Labels
 from nefl.data.partition import Partition
+from nefl.data.subsets import Labels
 
 _SHADES = " .:-=+*#%@"  # plain ASCII: readable in any terminal and log
 _MOST_ROWS = 20
+_BAR = 40  # characters of the largest client
 _WIDE_CLASSES = 30  # up to this many classes, a column is two characters wide
 
 
@@ -28,6 +29,24 @@ def draw_label_distribution(partition: Partition, labels: Labels, classes: int) 
         lines.append(f"client {client:>{number}} |{marks}| {total}")
     if shown < partition.clients:
         lines.append(_summary(counts[shown:]))
+    return "\n".join(lines)
+
+
+def draw_sizes(partition: Partition) -> str:
+    """Draw how many examples each client has, where they have no classes."""
+    sizes = partition.sizes
+    shown = min(partition.clients, _MOST_ROWS)
+    number, largest = len(str(partition.clients - 1)), max(1, int(sizes.max()))
+    lines = [f"{partition.clients} clients, {len(partition.indices)} examples"]
+    for client in range(shown):
+        bar = "#" * -(-int(sizes[client]) * _BAR // largest)
+        lines.append(f"client {client:>{number}} |{bar:<{_BAR}}| {sizes[client]}")
+    if shown < partition.clients:
+        rest = sizes[shown:]
+        lines.append(
+            f"... and {len(rest)} more: {rest.min()} to {rest.max()} examples each "
+            f"(median {np.median(rest):g})"
+        )
     return "\n".join(lines)
 
 

@@ -119,6 +119,4 @@ def read_options(name: str, options: Mapping[str, object]) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "value_error":
             raise ConfigError(f"{name}: {first['ctx']['error']}") from None
-        raise ConfigError(
-            f"{name}: option {key} is {first['input']!r}: {first['msg']}"
-        ) from None
+        raise ConfigError(f"{name}: option {key} is {first['input']!r}: {first['msg']}") from None

@@ -6,15 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from nefl.data import cifar, hub, idx, images, own, parquet, svhn
-from nefl.data.arrays import Decoded, Split, join
+from nefl.data.arrays import Decoded, Split, image_examples, join
 from nefl.data.builtin import SyntheticOptions, make_synthetic, read_digits
 from nefl.data.catalog import DATASETS, DatasetInfo
+from nefl.data.columns import Examples
+from nefl.data.class_names import labels_by_name, numbered_classes
+from nefl.data.readers import READERS
 from nefl.errors import ConfigError, DataError
 
 OWN = ("images", "arrays")  # names of a user's own files; a function is named by its reference
 HUB = "hub"
 _MOST_LISTED = 64  # source files recorded one by one; an image folder is recorded as a digest
+_INCOMPLETE = "fetch it again, or set the option partial to use a part of it"
 
 _Parts = dict[str, tuple[Path, ...]]
 _Finder = Callable[[Path, DatasetInfo], _Parts | None]
@@ -56,7 +62,7 @@ def find_source(name: str, root: Path | None, options: Mapping[str, object]) -> 
     if ":" in name:
         # Only the arrays themselves tell whether they changed, so the function is called each time.
         decoded = own.call_function(name, options)
-        return Source({"content": _content_digest(decoded)}, lambda: decoded)
+        return Source({"content": content_digest(image_examples(decoded, name))}, lambda: decoded)
     if name == "digits":
         _check_options(name, options, ())
         return Source({}, read_digits)
@@ -67,7 +73,7 @@ def find_source(name: str, root: Path | None, options: Mapping[str, object]) -> 
         return _own_source(name, root, options)
     if name not in _FORMATS:
         raise ConfigError(
-            f"unknown data set {name!r}; known are {', '.join((*DATASETS, *OWN))}, "
+            f"unknown data set {name!r}; known are {', '.join((*DATASETS, *OWN, *READERS))}, "
             "or give your own function as package.module:function"
         )
     return _known_source(name, root, options)
@@ -82,13 +88,13 @@ def _known_source(name: str, root: Path | None, options: Mapping[str, object]) -
             {"hub": info.hub},
             lambda: _read_layout(name, hub.fetch(name, info), info, use_valid, partial),
         )
-    parts, _ = _find_layout(name, root, info)
+    parts, _ = _find_layout(name, root, info, partial)
     files = [path for part in parts.values() for path in part]
     files += [idx.labels_beside(path) for path in files if "images-idx3" in path.name]
     return Source(files_state(files), lambda: _read_layout(name, root, info, use_valid, partial))
 
 
-def _find_layout(name: str, root: Path, info: DatasetInfo) -> tuple[_Parts, _Reader]:
+def _find_layout(name: str, root: Path, info: DatasetInfo, partial: bool) -> tuple[_Parts, _Reader]:
     for find, read in ((parquet.find_parquet, parquet.read_parquet), *_FORMATS[name]):
         parts = find(root, info)
         if parts is not None:
@@ -96,8 +102,10 @@ def _find_layout(name: str, root: Path, info: DatasetInfo) -> tuple[_Parts, _Rea
     parts = find_image_folders(root)
     if parts is None:
         raise DataError(f"{root}: no {name} in it; expected {info.wanted}")
-    class_names = _ordered_classes(parts["train"][0], info)
-    return parts, lambda path, _: images.read_image_folder(path, class_names, info.input_shape)
+    class_names = _ordered_classes(parts["train"][0], info, partial)
+    return parts, lambda path, _: images.read_image_folder(
+        path, class_names, info.input_shape, partial=partial
+    )
 
 
 def find_image_folders(root: Path) -> _Parts | None:
@@ -108,18 +116,26 @@ def find_image_folders(root: Path) -> _Parts | None:
     return parts if "train" in parts and "test" in parts else None
 
 
-def _ordered_classes(train: Path, info: DatasetInfo) -> tuple[str, ...]:
+def _ordered_classes(train: Path, info: DatasetInfo, partial: bool) -> tuple[str, ...]:
     """Class folders in label order: the data set's own order if they bear its class names."""
     found = images.class_folders(train)
-    if len(found) != info.classes:
-        raise DataError(f"{train}: {len(found)} class folders, expected {info.classes}")
-    return info.class_names if set(found) == set(info.class_names) else found
+    if len(found) == info.classes:
+        return info.class_names if set(found) == set(info.class_names) else found
+    if not partial or len(found) > info.classes:
+        raise DataError(
+            f"{train}: {len(found)} class folders, expected {info.classes}; {_INCOMPLETE}"
+        )
+    # Of a part only names tell which classes these are: the data set's, or their numbers.
+    numbered = numbered_classes(info.classes)
+    names = numbered if set(found) <= set(numbered) else info.class_names
+    labels_by_name(found, names, str(train))
+    return names
 
 
 def _read_layout(
     name: str, root: Path, info: DatasetInfo, use_valid: bool, partial: bool
 ) -> Decoded:
-    parts, read = _find_layout(name, root, info)
+    parts, read = _find_layout(name, root, info, partial)
     train = _train_files(root, parts, use_valid)
     decoded = Decoded(
         join([read(path, info) for path in train]),
@@ -140,17 +156,16 @@ def _train_files(root: Path, parts: _Parts, use_valid: bool) -> tuple[Path, ...]
 def _check_complete(
     name: str, root: Path, decoded: Decoded, info: DatasetInfo, use_valid: bool
 ) -> None:
-    remedy = "fetch it again, or set the option partial to use a part of it"
     if info.rows is not None and not use_valid:
         found = (len(decoded.train), len(decoded.test))
         if found != info.rows:
             raise DataError(
                 f"{root}: {found[0]} training and {found[1]} test images, but {name} has "
-                f"{info.rows[0]} and {info.rows[1]}; {remedy}"
+                f"{info.rows[0]} and {info.rows[1]}; {_INCOMPLETE}"
             )
     present = len(set(decoded.train.labels.tolist()))
     if present != info.classes:
-        raise DataError(f"{root}: {present} classes, but {name} has {info.classes}; {remedy}")
+        raise DataError(f"{root}: {present} classes, but {name} has {info.classes}; {_INCOMPLETE}")
 
 
 def _own_source(name: str, root: Path | None, options: Mapping[str, object]) -> Source:
@@ -231,10 +246,11 @@ def files_state(paths: list[Path]) -> dict[str, object]:
     return {"folders": [str(path) for path in paths], "count": len(listed), "sha256": digest}
 
 
-def _content_digest(decoded: Decoded) -> str:
-    digest = hashlib.sha256(repr(decoded.class_names).encode())
-    for split in (decoded.train, decoded.test):
-        digest.update(repr(split.images.shape).encode())
-        digest.update(split.images.data)
-        digest.update(split.labels.data)
+def content_digest(examples: Examples) -> str:
+    """Return a checksum of examples in memory and of what is known of them."""
+    digest = hashlib.sha256(repr(sorted(examples.facts.items())).encode())
+    for columns in (examples.train, examples.test):
+        for name, column in sorted(columns.items()):
+            digest.update(f"{name} {column.dtype} {column.shape}".encode())
+            digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()

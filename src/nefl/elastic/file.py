@@ -11,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
 from nefl.artifacts.checkpoint import check_layout, flatten_state
+from nefl.artifacts.tensorfile import read_metadata, read_tensors, save_tensors
 from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
@@ -118,11 +117,10 @@ def save_family(path: Path, trained: TrainedFamily) -> None:
     Raises:
         RunError: if it cannot be written.
     """
-    tensors = flatten_state(trained.state)
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = {name: t.detach().cpu() for name, t in flatten_state(trained.state).items()}
     card = card_to_json(trained.card)
-    metadata = {"format": FORMAT, CARD_KEY: card, "sha256": checksum(plain, card)}
-    write_atomically(path, lambda beside: save_file(plain, beside, metadata))
+    metadata = {"format": FORMAT, CARD_KEY: card, "sha256": checksum(tensors, card)}
+    write_atomically(path, lambda beside: save_tensors(beside, tensors, metadata))
 
 
 def checksum(tensors: Tensors, card: str) -> str:
@@ -141,12 +139,7 @@ def read_checked(path: Path, format_name: str) -> tuple[Card, dict[str, Tensor]]
     Raises:
         RunError: if the file is missing, foreign, cut off or damaged.
     """
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: is no safetensors file, or damaged ({error})") from None
+    metadata, tensors = read_tensors(path)
     found = metadata.get("format")
     if found != format_name:
         raise RunError(
@@ -159,6 +152,15 @@ def read_checked(path: Path, format_name: str) -> tuple[Card, dict[str, Tensor]]
             "it again"
         )
     return card_from_json(metadata.get(CARD_KEY), path), tensors
+
+
+def is_elastic(path: Path) -> bool:
+    """Return whether a safetensors file says that it holds a family.
+
+    Raises:
+        RunError: if it is missing, damaged or no such file.
+    """
+    return read_metadata(path).get("format") == FORMAT
 
 
 def load(path: str | Path, family: Family | None = None) -> TrainedFamily:

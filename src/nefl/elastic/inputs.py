@@ -1,8 +1,11 @@
-"""From any picture to a network's input, safely: sizes are checked before pixels are unpacked."""
+"""From any picture to a network's input, in bounded memory: what a header announces is weighed
+before pixels are unpacked, and a large picture is made small strip by strip.
+"""
 
 import io
-import warnings
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +20,43 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-MAX_PIXELS = 40_000_000
+
+MAX_FILE = 64 * 2**20
+"""Bytes of a picture's file that are read."""
+
+MAX_PIXELS = 64_000_000
 """Larger pictures are refused: a small file can unpack to gigabytes."""
+
+MAX_DECODED = 256 * 2**20
+"""Bytes that a picture may take while it is unpacked. A camera's JPEG takes a few million, as it is
+unpacked smaller; a PNG of 64 million pixels or a WebP of 15 million takes nearly all."""
+
+MAX_SCANS = 64
+"""Passes over a JPEG: each goes over all pixels, however few bytes it has. Cameras write ten."""
+
+SMALL_PIXELS, SMALL_DECODED = 4_000_000, 16 * 2**20
+"""Up to so many pixels and bytes a picture costs next to nothing."""
+
+_SCAN = b"\xff\xda"
+_STRIP = 1_000_000
+"""Pixels of a strip, or a little more; a picture that has no more is taken as it is."""
+_SPARE = 4
+"""So many times the wanted side is left by the strips, or a little more."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A picture of which only the header was read.
+
+    Attributes:
+        image: as it will be unpacked, a JPEG smaller than it is.
+        pixels: how many it really has.
+        needed: bytes that it takes while it is unpacked.
+    """
+
+    image: "PillowImage"
+    pixels: int
+    needed: int
 
 
 def decode_picture(data: bytes, where: str, card: Card) -> Tensor:
@@ -35,47 +73,148 @@ def decode_picture(data: bytes, where: str, card: Card) -> Tensor:
     """
     from PIL import Image, ImageOps
 
-    channels, height, width = card.image_shape
-    mode = "L" if channels == 1 else "RGB"
+    _, height, width = card.image_shape
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                _check_size(image.size, where)
-                image.draft(mode, (width, height))  # a JPEG is then unpacked smaller
-                upright = ImageOps.exif_transpose(image)
-                flat = _without_alpha(upright).convert(mode)
+        with _open(data, where, card).image as image:
+            upright = ImageOps.exif_transpose(_shrink(image, card))
+        flat = _flat(upright, card)
         if flat.size != (width, height):
             flat = ImageOps.fit(flat, (width, height), Image.Resampling.BILINEAR)
         pixels = np.array(flat, dtype=np.uint8)
     except DataError:
         raise
     except Exception as error:  # decoders raise a dozen unrelated kinds for damaged input
-        reason = str(error).split("<")[0].strip() or type(error).__name__
-        raise DataError(
-            f"{where}: is no picture that can be read ({reason}); give a PNG, JPEG, WebP or BMP"
-        ) from None
+        raise _unreadable(where, error) from None
     plain = torch.from_numpy(pixels)
-    return plain[None] if channels == 1 else plain.permute(2, 0, 1).contiguous()
+    return plain[None] if plain.ndim == 2 else plain.permute(2, 0, 1).contiguous()
 
 
-def _check_size(size: tuple[int, int], where: str) -> None:
-    if size[0] * size[1] > MAX_PIXELS:
+def is_large(data: bytes, where: str, card: Card) -> bool:
+    """Whether a picture costs so much to unpack that it should wait for its turn.
+
+    Raises:
+        DataError: if it is no picture, or too large to be unpacked at all.
+    """
+    try:
+        opened = _open(data, where, card)
+    except DataError:
+        raise
+    except Exception as error:
+        raise _unreadable(where, error) from None
+    return opened.needed > SMALL_DECODED or opened.pixels > SMALL_PIXELS
+
+
+def read_picture(path: Path) -> bytes:
+    """Read a picture's file.
+
+    Raises:
+        DataError: if it cannot be read or has more than `MAX_FILE` bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > MAX_FILE:
         raise DataError(
-            f"{where}: has {size[0]}x{size[1]} pixels, at most {MAX_PIXELS // 10**6} million are "
-            "taken; make it smaller"
+            f"{path}: has more than {MAX_FILE // 2**20} MiB, the most that is read of a picture; "
+            "make it smaller"
         )
+    return data
 
 
-def _without_alpha(image: "PillowImage") -> "PillowImage":
-    """Lay a picture with transparency on white, as people see it."""
+def _open(data: bytes, where: str, card: Card) -> _Opened:
+    """Read a header, and refuse what would take too much."""
     from PIL import Image
 
-    if "A" not in image.getbands() and "transparency" not in image.info:
+    _, height, width = card.image_shape
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    full, coefficients = image.width * image.height, len(image.getbands())
+    image.draft(_mode(card), (width, height))
+    needed = _needed(image, full, coefficients)
+    if full > MAX_PIXELS or needed > MAX_DECODED:
+        most = min(MAX_PIXELS, full * MAX_DECODED // needed) / 1e6
+        raise DataError(
+            f"{where}: has {full / 1e6:.0f} million pixels, at most {most:.0f} million are taken "
+            f"of such a {image.format}; make it smaller"
+        )
+    if image.format in ("JPEG", "MPO") and data.count(_SCAN) > MAX_SCANS:
+        raise DataError(
+            f"{where}: has more than {MAX_SCANS} scans, which no camera writes; save it again as "
+            "a plain JPEG"
+        )
+    return _Opened(image, full, needed)
+
+
+def _needed(image: "PillowImage", full: int, coefficients: int) -> int:
+    """Return the bytes that a picture takes while it is unpacked.
+
+    Args:
+        image: as it will be unpacked.
+        full: the pixels it really has.
+        coefficients: what a JPEG holds for each of them.
+    """
+    if image.format == "WEBP":
+        return 17 * full  # measured: canvases, the decoder's own picture and ours
+    unpacked = (1 if image.mode in ("1", "L", "P") else 4) * image.width * image.height
+    if "progressive" in image.info:  # all coefficients are kept until the last scan
+        return 2 * coefficients * full + unpacked
+    return unpacked
+
+
+def _unreadable(where: str, error: Exception) -> DataError:
+    reason = str(error).split("<")[0].strip() or type(error).__name__
+    return DataError(
+        f"{where}: is no picture that can be read ({reason}); give a PNG, JPEG, WebP or BMP"
+    )
+
+
+def _mode(card: Card) -> str:
+    return "L" if card.image_shape[0] == 1 else "RGB"
+
+
+def _flat(image: "PillowImage", card: Card) -> "PillowImage":
+    """Lay a picture with transparency on white, as people see it; give it the model's channels."""
+    from PIL import Image
+
+    if "A" in image.getbands() or "transparency" in image.info:
+        coloured = image.convert("RGBA")
+        white = Image.new("RGBA", coloured.size, "white")
+        image = Image.alpha_composite(white, coloured)
+    return image.convert(_mode(card))
+
+
+def _shrink(image: "PillowImage", card: Card) -> "PillowImage":
+    """Return a large picture's middle, smaller by a whole number; a small picture as it is.
+
+    A copy of the whole in another mode would take as much as the picture itself, so strips are
+    taken one after the other.
+    """
+    from PIL import Image
+
+    if image.width * image.height <= _STRIP:
         return image
-    coloured = image.convert("RGBA")
-    white = Image.new("RGBA", coloured.size, "white")
-    return Image.alpha_composite(white, coloured)
+    width, height = _kept(image.size, card)
+    factor = max(1, min(width, height) // (_SPARE * max(card.image_shape[1:])))
+    columns, rows = width // factor, height // factor
+    left, top = (image.width - columns * factor) // 2, (image.height - rows * factor) // 2
+    small = Image.new(_mode(card), (columns, rows))
+    step = max(1, _STRIP // (columns * factor * factor))
+    for row in range(0, rows, step):
+        upper, lower = top + row * factor, top + min(rows, row + step) * factor
+        strip = image.crop((left, upper, left + columns * factor, lower))
+        small.paste(_flat(strip, card).reduce(factor), (0, row))
+    if "exif" in image.info:  # how it is to be turned
+        small.info["exif"] = image.info["exif"]
+    return small
+
+
+def _kept(size: tuple[int, int], card: Card) -> tuple[int, int]:
+    """Return width and height of the middle that holds all that is kept, turned or not."""
+    width, height = size
+    sides = card.image_shape[1:]
+    ratio = max(sides) / min(sides)
+    return min(width, math.ceil(height * ratio)), min(height, math.ceil(width * ratio))
 
 
 def input_transform(card: Card) -> BatchTransform:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -76,11 +77,15 @@ class ElasticModel(nn.Module):
 
     def measure(self, batch_size: int = 1, repeats: int = REPEATS) -> list[float]:
         """Measure the latency of every submodel here and now, in seconds, and keep the table."""
-        inputs = torch.zeros(batch_size, *self.trained.card.input_shape)
-        found = [
-            measure_latency(lambda model=model: model(inputs), repeats)  # type: ignore[misc]
-            for model in self.models
-        ]
+        device = next(self.parameters()).device
+        inputs = torch.zeros(batch_size, *self.trained.card.input_shape, device=device)
+
+        def predict(model: nn.Module) -> None:
+            model(inputs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # a call returns before a GPU is done
+
+        found = [measure_latency(partial(predict, model), repeats) for model in self.models]
         self._costs = [
             replace(cost, latency=seconds) for cost, seconds in zip(self._costs, found, strict=True)
         ]

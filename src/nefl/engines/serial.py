@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from nefl.engines.site import Site
 from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family
+from nefl.own_code import describe
 from nefl.server.evaluate import combine, make_chunks
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
@@ -25,14 +26,15 @@ class SerialEngine:
             try:
                 result: ClientUpdate | ClientFailure = self._site.train(task, tensors)
             except Exception as error:
-                result = ClientFailure(task, f"{type(error).__name__}: {error}")
+                result = ClientFailure(task, describe(error))
             yield result
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         """Measure submodels on the test set."""
         chunks = make_chunks(submodels, self._site.test_examples, whole=self._site.measures_norms)
         tensors = {k: extract(state, self._family, k) for k in submodels}
-        return combine(chunks, [self._site.score(c, tensors[c.submodel]) for c in chunks])
+        scores = [self._site.score(chunk, tensors[chunk.submodel]) for chunk in chunks]
+        return combine(chunks, scores, self._site.metrics)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nefl.client import LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
+from nefl.engines.resident import resident
 from nefl.errors import ConfigError
 from nefl.losses import LOSSES
 from nefl.methods import find_method
@@ -24,10 +25,18 @@ from nefl.server.evaluate import (
 )
 from nefl.state import ClientUpdate, Tensors, TrainTask
 from nefl.tasks.dealing import subset
+from nefl.tasks.metrics import Metric
 from nefl.tasks.task import Task, rows_of
 
 NARROW = 64
 """Channels up to which a network trains faster with channels last, as measured on CPUs."""
+
+
+UNFIT = {
+    "meta": "holds no values",
+    "mps": "has no float64, in which updates and norms are summed",
+}
+"""Devices of torch that nothing can be trained on, each with the reason."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -40,10 +49,10 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type == "meta":
-            raise ConfigError("engine.device 'meta': holds no values; use cpu or cuda")
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        if device.type in UNFIT:
+            raise ConfigError(f"engine.device {name!r}: {UNFIT[device.type]}; use cpu or cuda")
+        torch.empty(0, dtype=torch.float64, device=device)  # sums need it
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"engine.device {name!r}: {str(error).splitlines()[0]}") from None
     return device
 
@@ -84,8 +93,8 @@ class Site:
         self._modules: dict[int, nn.Module] = {}
         self._unsaved: dict[int, dict[str, Tensor]] = {}
         self._task = task
-        self._train = _Examples(task.train, device)
-        self._test = _Examples(task.test, device)
+        self._train = _Examples(task.visible(task.train), device)
+        self._test = _Examples(task.visible(task.test), device)
         self._test_rows = subset(task, config).test
         method = find_method(config.model.method)
         self._how = LocalTraining(
@@ -105,6 +114,11 @@ class Site:
     def test_examples(self) -> int:
         """How many test examples there are."""
         return len(self._test_rows)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What is measured of a submodel."""
+        return self._task.measured
 
     def train(self, task: TrainTask, tensors: Tensors) -> ClientUpdate:
         """Train a task from a submodel's tensors; the update lives until the next call."""
@@ -159,10 +173,7 @@ class _Examples:
         self._columns, self._device = columns, device
         self._resident: dict[str, Tensor] | None = None
         if device.type != "cpu":
-            self._resident = {
-                name: torch.from_numpy(np.array(column)).to(device)
-                for name, column in columns.items()
-            }
+            self._resident = {name: resident(c, device) for name, c in columns.items()}
 
     def take(self, rows: np.ndarray) -> dict[str, Tensor]:
         """Return the examples in these rows, on the device."""

@@ -13,11 +13,13 @@ from nefl.data import Partition, open_cached
 from nefl.engines.sharing import SharedWeights
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
-from nefl.errors import NestingError
+from nefl.errors import NeflError, NestingError
 from nefl.methods import family_of
 from nefl.nesting.corners import extract
+from nefl.own_code import describe, own_tracebacks
 from nefl.server.evaluate import Chunk
 from nefl.state import TrainTask
+from nefl.tasks.finding import open_task
 
 _PR_SET_PDEATHSIG = 1
 
@@ -31,7 +33,8 @@ def main() -> None:
     try:
         work = _set_up(json.loads(connection.recv_bytes()), int(sys.argv[2]))
     except Exception as error:  # the server must learn why, whatever it is
-        connection.send_bytes(_reply(fatal=f"{type(error).__name__}: {error}"))
+        notes = own_tracebacks(error) if isinstance(error, NeflError) else []
+        connection.send_bytes(_reply(fatal=describe(error), notes=notes))
         return
     connection.send_bytes(_reply(ready=True))
     while True:
@@ -50,8 +53,8 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     sys.path[:0] = [path for path in given["path"] if path not in sys.path]
     config = config_from(given["config"])
     tune_process(config.engine.threads)
-    dataset = open_cached(Path(given["dataset"]), verify=False)
-    family = family_of(config.model, dataset.classes, tuple(given["input_shape"]))
+    learned = open_task(config, open_cached(Path(given["dataset"]), verify=False))
+    family = family_of(config.model, learned.signature, learned.model_arguments())
     if family.fingerprint != given["fingerprint"]:
         raise NestingError(
             f"{config.model.name} was built otherwise in the worker than in the server; a model "
@@ -59,7 +62,7 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
         )
     partition = Partition.load(given["partition"])
     device = pick_device(config.engine.device)
-    site = Site(config, family, dataset, partition, device)
+    site = Site(config, family, learned, partition, device)
     return _Work(site, SharedWeights(family, given["slots"], descriptor), family)
 
 
@@ -76,7 +79,7 @@ class _Work:
                 return self._train(TrainTask(*job["train"]), job["slot"])
             return self._score(Chunk(*job["score"]))
         except Exception as error:  # whatever a client's code may raise
-            return _reply(error=f"{type(error).__name__}: {error}")
+            return _reply(error=describe(error))
 
     def _train(self, task: TrainTask, slot: int) -> bytes:
         tensors = extract(self._weights.state, self._family, task.submodel)
@@ -88,7 +91,7 @@ class _Work:
     def _score(self, chunk: Chunk) -> bytes:
         tensors = extract(self._weights.state, self._family, chunk.submodel)
         score = self._site.score(chunk, tensors)
-        return _reply(score=[score.examples, score.correct, score.loss])
+        return _reply(score=[score.examples, score.loss, score.sums])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,9 +19,13 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.server.evaluate import Score, combine, make_chunks, needs_measuring
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+from nefl.tasks.task import Task
 
 MAX_DEATHS = 5
 """Times that each worker may die, without a finished job between, before the run stops."""
+
+MAX_TRIES = 3
+"""Workers that may die over one task, one after another, before the task counts as failed."""
 
 
 @dataclass
@@ -38,8 +42,7 @@ class WorkersEngine:
     Args:
         config: the run; workers build everything they need from it.
         family: its family.
-        dataset: the folder of the decoded data, which every worker memory-maps.
-        input_shape: what the model gets, channels, height and width.
+        task: what is learned; its cached columns are memory-mapped by every worker.
         partition: the file with the partition.
         test_examples: how many test examples there are.
         workers: how many processes.
@@ -50,13 +53,13 @@ class WorkersEngine:
         config: RunConfig,
         family: Family,
         *,
-        dataset: Path,
-        input_shape: tuple[int, int, int],
+        task: Task,
         partition: Path,
         test_examples: int,
         workers: int,
     ) -> None:
         self._family = family
+        self._metrics = task.measured
         self._test_examples = test_examples
         self._measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
         # Twice the workers: results wait their turn without keeping anybody from the next task.
@@ -66,8 +69,7 @@ class WorkersEngine:
         self._setup = {
             "config": config.to_dict(),
             "path": [path or str(Path.cwd()) for path in sys.path],
-            "dataset": str(dataset),
-            "input_shape": list(input_shape),
+            "dataset": str(task.folder),
             "partition": str(partition),
             "slots": self._slots,
             "fingerprint": family.fingerprint,
@@ -92,7 +94,8 @@ class WorkersEngine:
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Yield each task's update in the order of the tasks.
 
-        A client that raises, and a worker that dies, cost the task they were at.
+        A client that raises costs its task. A task whose worker dies is done again, and counts as
+        failed if that happens as often as it may: then it is the task that kills.
         """
         self._weights.write(state)
         jobs: list[dict[str, Any]] = [
@@ -124,7 +127,7 @@ class WorkersEngine:
             if "error" in reply:
                 raise RunError(f"evaluation of submodel {chunk.submodel} failed: {reply['error']}")
             scores.append(Score(*reply["score"]))
-        return combine(chunks, scores)
+        return combine(chunks, scores, self._metrics)
 
     def close(self) -> None:
         """End the workers and free the shared memory."""
@@ -165,6 +168,7 @@ class WorkersEngine:
         """Yield the reply to each job in order; who asks for the next is done with the last."""
         waiting = deque(range(len(jobs)))
         done: dict[int, dict[str, Any]] = {}
+        deaths: Counter[int] = Counter()
         finished = 0
         try:
             while finished < len(jobs):
@@ -173,7 +177,7 @@ class WorkersEngine:
                     yield done.pop(finished)
                     finished += 1
                 else:
-                    self._collect(jobs, waiting, done)
+                    self._collect(jobs, waiting, done, deaths)
         finally:
             # Left early: what is still under way must not be taken for an answer to later jobs.
             for number, worker in enumerate(self._workers):
@@ -201,6 +205,7 @@ class WorkersEngine:
         jobs: Sequence[dict[str, Any]],
         waiting: "deque[int]",
         done: dict[int, dict[str, Any]],
+        deaths: Counter[int],
     ) -> None:
         """Wait until some worker says something or dies."""
         by_connection = {worker.connection: n for n, worker in enumerate(self._workers)}
@@ -211,13 +216,19 @@ class WorkersEngine:
                 reply = json.loads(worker.connection.recv_bytes())
             except (EOFError, OSError):
                 job, died = worker.job, self._bury(number)
-                if job is not None and "score" in jobs[job]:
-                    waiting.appendleft(job)  # scoring changes nothing, so it is done again
-                elif job is not None:
-                    done[job] = {"error": f"its worker process {died}"}
+                if job is not None:
+                    deaths[job] += 1
+                    if "score" in jobs[job] or deaths[job] < MAX_TRIES:
+                        # Nothing of it was taken in, so it comes out as if this had not been.
+                        waiting.appendleft(job)
+                    else:
+                        done[job] = {"error": f"its worker process {died}, {MAX_TRIES} times"}
                 continue
             if "fatal" in reply:
-                raise RunError(f"a worker could not start: {reply['fatal']}")
+                fatal = RunError(f"a worker could not start: {reply['fatal']}")
+                for note in reply["notes"]:
+                    fatal.add_note(note)
+                raise fatal
             if worker.job is None:
                 worker.ready = self._any_ready = True
                 continue

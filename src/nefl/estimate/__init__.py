@@ -28,6 +28,6 @@ def estimate_run(config: RunConfig, *, timed: bool = True) -> RunCost:
     setting, notes = check_run(config)
     local = config.local
     copies = optimiser_copies(local)
-    profiles = profile_family(setting.family, setting.input_shape, local.batch_size, copies)
+    profiles = profile_family(setting.family, setting.task.signature, local.batch_size, copies)
     times = measure_steps(setting, profiles) if timed else None
     return cost_of(setting, profiles, notes, times)

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from nefl.config import RunConfig
-from nefl.data import DATASETS, DatasetInfo, ImageDataset, Split, find_dataset
+from nefl.data import DATASETS, Columns, Dataset, DatasetInfo, find_dataset
+from nefl.data.arrays import IMAGE, LABEL
 from nefl.engines.site import pick_device
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
 from nefl.setting import Setting, arrange, prepare
+from nefl.tasks.finding import task_of
 
 
 def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
@@ -33,7 +35,7 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
         setting = prepare(config)  # what comes with nefl, is decoded or is the user's own
     else:
         pick_device(config.engine.device)
-        setting = arrange(config, _stand_in(config.data.name, info, info.rows))
+        setting = arrange(config, task_of(config, _stand_in(config.data.name, info, info.rows)))
         where = config.data.root or "the hub"
         notes.append(
             f"data: {config.data.name} is not decoded yet; it will be, from {where}"
@@ -46,18 +48,17 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
     return setting, tuple(notes)
 
 
-def _stand_in(name: str, info: DatasetInfo, rows: tuple[int, int]) -> ImageDataset:
+def _stand_in(name: str, info: DatasetInfo, rows: tuple[int, int]) -> Dataset:
     """Return a data set of the right size and shape without any storage, its classes even."""
 
-    def split(count: int) -> Split:
+    def split(count: int) -> Columns:
         images = np.broadcast_to(np.uint8(0), (count, *info.input_shape))
-        return Split(images, np.arange(count, dtype=np.int64) % info.classes)
+        return {IMAGE: images, LABEL: np.arange(count, dtype=np.int64) % info.classes}
 
     channels = info.input_shape[0]
     names = info.class_names or tuple(map(str, range(info.classes)))
-    return ImageDataset(
-        name, split(rows[0]), split(rows[1]), names, (0.5,) * channels, (0.25,) * channels
-    )
+    facts = {"class_names": names, "mean": (0.5,) * channels, "std": (0.25,) * channels}
+    return Dataset(name, split(rows[0]), split(rows[1]), facts)
 
 
 def _weights_notes(path: Path, family: Family) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from nefl.data import ImageDataset, Partition, Split
+from nefl.data import Partition
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tuned_process
 from nefl.nesting.profile import SubmodelProfile
@@ -44,7 +44,7 @@ class StepTime:
 def measure_steps(
     setting: Setting, profiles: Sequence[SubmodelProfile], seconds: float = SECONDS
 ) -> dict[int, StepTime]:
-    """Measure local steps of the submodels on made-up images, the cheapest first.
+    """Measure local steps of the submodels on the first examples, the cheapest first.
 
     Args:
         setting: the run.
@@ -75,7 +75,8 @@ def _batch(profile: SubmodelProfile, setting: Setting) -> int:
     full = setting.config.local.batch_size
     by_work = int(STEP_MACS / profile.train_macs)
     by_memory = int(MAX_BYTES / (profile.train_memory_bytes / full))
-    fewest = 1 if min(setting.input_shape[1:]) >= LARGE_SIDE else 2
+    sides = setting.task.signature.input_shape[1:]
+    fewest = 1 if sides and min(sides) >= LARGE_SIDE else 2
     return max(fewest, min(full, by_work, by_memory))
 
 
@@ -97,19 +98,18 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _site(setting: Setting, batch: int, device: torch.device) -> Site:
-    """Return a place with one client that has one batch of noise."""
-    config, dataset = setting.config, setting.dataset
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (batch, *dataset.input_shape), dtype=np.uint8)
-    split = Split(images, np.arange(batch, dtype=np.int64) % dataset.classes)
-    noise = ImageDataset(dataset.name, split, split, dataset.class_names, dataset.mean, dataset.std)
+    """Return a place with one client that has one batch of the first examples."""
+    config, task = setting.config, setting.task
+    rows = np.resize(np.arange(task.train_examples), batch)
+    some = {name: column[rows] for name, column in task.train.items()}
+    few = replace(task, train=some, test=some, folder=None)
     one_step = replace(
         config,
         data=replace(config.data, train=None, test=None),
         local=replace(config.local, epochs=1, batch_size=batch, compile=False),
     )
     everything = Partition(np.arange(batch, dtype=np.int64), np.array([0, batch], dtype=np.int64))
-    return Site(one_step, setting.family, noise, everything, device)
+    return Site(one_step, setting.family, few, everything, device)
 
 
 def _complete(

@@ -19,7 +19,7 @@ from nefl.export.runner import Save, quiet
 from nefl.extras import need
 
 MAGIC = b"ET12"  # at byte 4 of a program
-_TRAILER = struct.Struct("<Q32s8s")  # bytes of the card, checksum of all before, mark
+TRAILER = struct.Struct("<Q32s8s")  # bytes of the card, checksum of all before, mark
 _MARK = b"nefl-pte"
 
 
@@ -57,11 +57,15 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
     program = bytes(lowered.buffer)
 
     def save(path: Path, final: Card) -> None:
-        text = card_to_json(final).encode()
-        digest = hashlib.sha256(program + text).digest()
-        path.write_bytes(program + text + _TRAILER.pack(len(text), digest, _MARK))
+        path.write_bytes(seal(program, card_to_json(final).encode()))
 
     return save
+
+
+def seal(program: bytes, card: bytes) -> bytes:
+    """Return a program with its card and the checksum of both behind it."""
+    digest = hashlib.sha256(program + card).digest()
+    return program + card + TRAILER.pack(len(card), digest, _MARK)
 
 
 def open_program(path: Path) -> ExecuTorchRunner:
@@ -78,8 +82,8 @@ def open_program(path: Path) -> ExecuTorchRunner:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     if data[4:8] != MAGIC:
         raise RunError(f"{path}: is no ExecuTorch program")
-    content, trailer = data[: -_TRAILER.size], data[-_TRAILER.size :]
-    length, digest, mark = _TRAILER.unpack(trailer.rjust(_TRAILER.size, b"\0"))
+    content, trailer = data[: -TRAILER.size], data[-TRAILER.size :]
+    length, digest, mark = TRAILER.unpack(trailer.rjust(TRAILER.size, b"\0"))
     if mark != _MARK:
         raise RunError(f"{path}: was not written by `nefl export`, or is cut off")
     # The runtime does not check what it reads: damaged bytes must not reach it.
@@ -88,9 +92,11 @@ def open_program(path: Path) -> ExecuTorchRunner:
             f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
             "it again"
         )
-    program, text = content[:-length], content[-length:].decode()
+    end = len(content) - length
+    program = content[:end]
+    card = card_from_json(content[end:].decode(errors="replace"), path)
     try:
         method = runtime.Runtime.get().load_program(program).load_method("forward")
     except Exception as error:  # the runtime raises its own kinds, of no common base
         raise RunError(f"{path}: ExecuTorch does not take it ({error})") from None
-    return ExecuTorchRunner(card_from_json(text, path), method, program)
+    return ExecuTorchRunner(card, method, program)

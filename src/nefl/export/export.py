@@ -15,11 +15,11 @@ from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
 from nefl.export.compare import MAX_ACCURACY_LOSS, Comparison, check, compare
 from nefl.export.fold import Plain, fold
-from nefl.export.formats import find_format
+from nefl.export.formats import find_format, format_for
 from nefl.export.measure import Measured, measure_file
 from nefl.export.plainfile import open_plain
 from nefl.export.source import Source, open_run, predict_batches
-from nefl.files import write_atomically
+from nefl.files import check_target, write_atomically
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
 from nefl.state import ServerState
@@ -60,7 +60,7 @@ def export_submodel(
     *,
     submodel: int | None = None,
     fits: Budget | None = None,
-    format_name: str = "onnx",
+    format_name: str | None = None,
     quantized: bool = False,
     best: bool = False,
     images: int = IMAGES,
@@ -74,7 +74,7 @@ def export_submodel(
         out: the file; it is only there once it has passed.
         submodel: which one, from 1; or
         fits: the largest that keeps to this budget.
-        format_name: a name in `FORMATS`.
+        format_name: a name in `FORMATS`; left out, the end of the file's name decides.
         quantized: int8 instead of float32.
         best: the best checkpoint instead of the newest.
         images: test images for the comparison.
@@ -84,14 +84,18 @@ def export_submodel(
     Raises:
         NeflError: if something is missing, nothing fits, or the file differs from the model.
     """
-    find_format(format_name)
     path = Path(out)
     if (submodel is None) == (fits is None):
-        raise ConfigError("give one of a submodel's number and a budget that it has to fit")
+        raise ConfigError(
+            "give one of a submodel's number and a budget that it has to fit; all submodels go "
+            "into one file with the format elastic"
+        )
+    format_name = format_for(path, format_name, family=False)
     if images < 1:
         raise ConfigError(f"images {images}: give 1 or more to compare on")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
+    check_target(path)
     source = open_run(run, best=best)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
@@ -157,7 +161,7 @@ def largest_that_fits(source: Source, budget: Budget) -> int:
         cost = Cost(described.params, described.macs, described.memory)
         if budget.latency is not None and cost.fits(replace(budget, latency=None)):
             network = fold(source.submodel(number)).network
-            inputs = torch.zeros(1, *source.setting.input_shape)
+            inputs = source.setting.task.signature.example(1)
             cost = replace(cost, latency=measure_latency(lambda n=network, x=inputs: n(x)))  # type: ignore[misc]
             if cost.fits(budget):
                 return number
@@ -199,9 +203,11 @@ def export_family(
     Raises:
         NeflError: if something is missing or a submodel differs from the trained one.
     """
-    path, source = Path(out), open_run(run, best=best)
+    path = Path(out)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
+    check_target(path)
+    source = open_run(run, best=best)
     numbers = tuple(range(1, len(source.setting.family) + 1))
     trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
     inputs, labels = source.test_batch(images)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nefl.artifacts.card import Card
 from nefl.errors import ConfigError, RunError
 from nefl.export import executorchfile, onnxfile, plainfile, torchfile
-from nefl.export.runner import Runner, Save
+from nefl.export.runner import Runner, Save, try_out
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,41 @@ def find_format(name: str) -> Format:
     return FORMATS[name]
 
 
+ELASTIC = "elastic"
+"""The format of a whole family."""
+
+
+def format_for(path: Path, given: str | None, *, family: bool) -> str:
+    """Return the format that a file is to be written in.
+
+    Args:
+        path: the file; the end of its name decides where no format is given.
+        given: a name in `FORMATS`, or `elastic`.
+        family: whether all submodels may be meant: no single one was asked for.
+
+    Raises:
+        ConfigError: if the format is unknown, or not the one of the file's name, or neither says.
+    """
+    suffixes = {form.suffix: name for name, form in FORMATS.items()}
+    ending = path.suffix.lower()
+    if given is not None:
+        expected = ".safetensors" if given == ELASTIC else find_format(given).suffix
+        if ending in suffixes and ending != expected:
+            raise ConfigError(
+                f"{path}: ends in {ending}, but the format {given} is asked for, whose files end "
+                f"in {expected}; change one of them"
+            )
+        return given
+    if family and suffixes.get(ending, "safetensors") == "safetensors":
+        return ELASTIC
+    if ending not in suffixes:
+        raise ConfigError(
+            f"{path}: its name does not say which format it is to have; end it in "
+            f"{', '.join(suffixes)}, or give the format ({', '.join(FORMATS)})"
+        )
+    return suffixes[ending]
+
+
 def recognise(path: Path) -> str:
     """Return the name of a file's format, from its first bytes and not from its name.
 
@@ -80,6 +115,9 @@ def open_model(path: str | Path) -> Runner:
 
     Raises:
         ConfigError: if that runtime is not installed.
-        RunError: if the file is missing, foreign, cut off or damaged.
+        RunError: if the file is missing, foreign, cut off, damaged, or not as it describes itself.
     """
-    return FORMATS[recognise(Path(path))].open(Path(path))
+    place = Path(path)
+    runner = FORMATS[recognise(place)].open(place)
+    try_out(place, runner.card, runner)
+    return runner

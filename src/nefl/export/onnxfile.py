@@ -1,7 +1,12 @@
-"""ONNX files, run by ONNX Runtime."""
+"""ONNX files, run by ONNX Runtime.
+
+A file ends in a checksum of all bytes before it, as a last note that every reader of ONNX knows:
+nothing parses a file that does not have it.
+"""
 
 import hashlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,11 @@ EXTRA = "onnx"
 INPUT, OUTPUT = "images", "logits"
 OPSET = 20
 CALIBRATION_BATCH = 32
+
+# The note {"sha256": 64 digits} as protobuf writes it: field 14 of a model, 74 bytes long.
+_NOTE = b"\x72\x4a\x0a\x06sha256\x12\x40"
+_DIGITS = 64
+SEAL_BYTES = len(_NOTE) + _DIGITS
 
 
 class OnnxRunner:
@@ -38,7 +48,7 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
     Raises:
         ConfigError: if ONNX is not installed.
     """
-    onnx = need("onnx", EXTRA)
+    need("onnx", EXTRA)
     need("onnxscript", EXTRA)
     need("onnxruntime", EXTRA)
     batch = torch.export.Dim("batch", min=1, max=2**16)
@@ -66,10 +76,10 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
 
     def save(path: Path, final: Card) -> None:
         del model.metadata_props[:]
-        for key, value in ((CARD_KEY, card_to_json(final)), ("sha256", _checksum(model))):
-            entry = model.metadata_props.add()
-            entry.key, entry.value = key, value
-        onnx.save_model(model, str(path))
+        entry = model.metadata_props.add()
+        entry.key, entry.value = CARD_KEY, card_to_json(final)
+        content = model.SerializeToString(deterministic=True)
+        path.write_bytes(seal(content))
 
     return save
 
@@ -82,37 +92,57 @@ def open_onnx(path: Path) -> OnnxRunner:
         RunError: if the file is missing, foreign, cut off or damaged.
     """
     onnx, runtime = need("onnx", EXTRA), need("onnxruntime", EXTRA)
+    content = _checked(path)
     try:
-        # Tensors in other files could name any path; nefl writes none.
-        model = onnx.load_model(str(path), load_external_data=False)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+        model = onnx.ModelProto.FromString(content)
     except Exception:  # protobuf raises its own kind, of no common base
         raise RunError(f"{path}: is no ONNX file, or damaged; export it again") from None
     notes = {entry.key: entry.value for entry in model.metadata_props}
     card = card_from_json(notes.get(CARD_KEY), path)
-    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
+    # Tensors in other files could name any path; nefl writes none.
+    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in _tensors(model, onnx)):
         raise RunError(f"{path}: keeps tensors in other files, which nefl never writes")
-    if notes.get("sha256") != _checksum(model):
-        raise RunError(
-            f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
-            "it again"
-        )
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
     try:
-        session = runtime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime raises its own kinds, of no common base
         raise RunError(f"{path}: ONNX Runtime does not take it ({error})") from None
     return OnnxRunner(card, session)
 
 
-def _checksum(model: Any) -> str:
-    """Return a checksum over the graph; the metadata, where it is kept, is not part of it."""
-    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
+def seal(content: bytes) -> bytes:
+    """Return the bytes of a model with their checksum behind them."""
+    return content + _NOTE + hashlib.sha256(content).hexdigest().encode()
+
+
+def _checked(path: Path) -> bytes:
+    """Return the bytes of a file that has its checksum, without it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    content = data[:-SEAL_BYTES]
+    if data[len(content) : -_DIGITS] != _NOTE:
+        raise RunError(f"{path}: is no ONNX file that `nefl export` wrote, or is cut off")
+    if seal(content) != data:
+        raise RunError(
+            f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
+            "it again (older files too, whose sum left out the description)"
+        )
+    return content
+
+
+def _tensors(message: Any, onnx: Any) -> Iterator[Any]:
+    """Yield every tensor of a model, wherever it stands: in attributes, subgraphs, functions."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in [value] if hasattr(value, "ListFields") else value:
+                if isinstance(part, onnx.TensorProto):
+                    yield part
+                elif not isinstance(part, str):
+                    yield from _tensors(part, onnx)
 
 
 def _quantize(model: Any, calibration: Tensor) -> Any:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_to_json
+from nefl.artifacts.checkpoint import check_layout
+from nefl.artifacts.tensorfile import save_tensors
 from nefl.elastic.file import checksum, read_checked
 from nefl.errors import NeflError, RunError
 from nefl.export.fold import fold
@@ -14,7 +15,7 @@ from nefl.export.runner import Save, TorchRunner
 from nefl.methods import find_method
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.signature import Signature
-from nefl.nesting.spec import Builder, build_on_meta
+from nefl.nesting.spec import Builder, TensorInfo, build_on_meta
 
 FORMAT = "nefl-submodel-1"
 SCALE = ".int8_scale"
@@ -30,7 +31,7 @@ def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
     def save(path: Path, final: Card) -> None:
         text = card_to_json(final)
         metadata = {"format": FORMAT, CARD_KEY: text, "sha256": checksum(tensors, text)}
-        save_file(tensors, path, metadata)
+        save_tensors(path, tensors, metadata)
 
     return save
 
@@ -51,11 +52,13 @@ def open_plain(path: Path, build: Builder | None = None) -> TorchRunner:
         network = fold(build_on_meta(build or _builder(card), spec)).network
     except NeflError as error:
         raise RunError(f"{path}: its network cannot be built: {error}") from None
-    tensors = dequantize_weights(stored)
     try:
-        network.load_state_dict(tensors, assign=True)
+        tensors = dequantize_weights(stored)
     except RuntimeError as error:
-        raise RunError(f"{path}: belongs to another model: {error}") from None
+        raise RunError(f"{path}: its int8 weights have scales of another shape ({error})") from None
+    state = network.state_dict()
+    check_layout(path, tensors, {n: TensorInfo(tuple(t.shape), t.dtype) for n, t in state.items()})
+    network.load_state_dict(tensors, assign=True)
     return TorchRunner(card, network.eval().requires_grad_(False))
 
 

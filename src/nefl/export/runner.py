@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card
+from nefl.errors import RunError
 
 Save = Callable[[Path, Card], None]
 """Writes a network that has been translated already, with a card, to a path."""
@@ -36,6 +37,30 @@ class TorchRunner:
         """Return the logits of float32 inputs [N, C, H, W]."""
         with torch.inference_mode():
             return self._network(inputs)  # type: ignore[no-any-return]
+
+
+def try_out(path: Path, card: Card, predict: Callable[[Tensor], Tensor]) -> None:
+    """Let a network answer for one empty image, as a card describes its inputs and answers.
+
+    Raises:
+        RunError: if it does not take such inputs, or gives other answers.
+    """
+    shape, wanted = (1, *card.input_shape), (1, len(card.class_names))
+    try:
+        with torch.inference_mode():
+            logits = predict(torch.zeros(shape))
+        found = f"{logits.dtype} {tuple(logits.shape)}".removeprefix("torch.")
+    except Exception as error:  # every runtime raises its own kinds, of no common base
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"{path}: does not take inputs of shape {shape}, which its description names "
+            f"({reason[:200]}); export it again"
+        ) from None
+    if logits.dtype != torch.float32 or tuple(logits.shape) != wanted:
+        raise RunError(
+            f"{path}: answers with {found}, but its description names classes for float32 "
+            f"{wanted}; export it again"
+        )
 
 
 @contextmanager

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, SubmodelCard
-from nefl.artifacts.checkpoint import load_state
-from nefl.artifacts.runfolder import find_checkpoint, stored_config
-from nefl.data import make_transform, subset
-from nefl.engines.site import Site, augmentation
+from nefl.artifacts.identity import warn_of_changed_code
+from nefl.artifacts.kept import read_kept
+from nefl.artifacts.runfolder import stored_config
+from nefl.engines.site import Site
 from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
@@ -22,6 +22,8 @@ from nefl.nesting.profile import count_macs, count_params
 from nefl.server.evaluate import BATCH
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
+from nefl.tasks.dealing import subset
+from nefl.tasks.task import rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,51 +50,44 @@ class Source:
 
     def describe(self, number: int) -> SubmodelCard:
         """Return what a submodel is and costs."""
-        family, shape = self.setting.family, self.setting.input_shape
+        family, signature = self.setting.family, self.setting.task.signature
         module = family.meta_module(number)
         return SubmodelCard(
             number,
             family.specs[family.index(number)],
             params=count_params(module),
-            macs=count_macs(module, shape)[1],
-            memory=inference_memory(module, shape),
+            macs=count_macs(module, signature)[1],
+            memory=inference_memory(module, signature),
         )
 
     def card(self, numbers: tuple[int, ...]) -> Card:
         """Return the card of a file with these submodels."""
-        config, dataset = self.setting.config, self.setting.dataset
+        config, task = self.setting.config, self.setting.task
         return Card(
             model=config.model.name,
             method=config.model.method,
-            data=dataset.name,
+            data=task.name,
             rounds=self.state.round_number,
-            class_names=dataset.class_names,
-            image_shape=dataset.input_shape,
-            input_shape=self.setting.input_shape,
-            mean=dataset.mean,
-            std=dataset.std,
+            class_names=task.class_names,
+            image_shape=tuple(task.facts["image_shape"]),
+            input_shape=image_shape_of(task.signature),
+            mean=tuple(task.facts["mean"]),
+            std=tuple(task.facts["std"]),
             submodels=tuple(map(self.describe, numbers)),
             version=version("nefl"),
         )
 
     def test_batch(self, count: int) -> tuple[Tensor, Tensor]:
         """Return inputs and labels of test images, evenly spaced over the test set."""
-        config, dataset = self.setting.config, self.setting.dataset
-        rows = subset(dataset, config.data.train, config.data.test, config.seed).test
-        rows = _spaced(rows, count)
-        labels = torch.from_numpy(dataset.test.labels[rows])
-        return self._inputs(dataset.test.images[rows]), labels
+        task = self.setting.task
+        rows = rows_of(task.visible(task.test), _spaced(subset(task, self.setting.config).test, count))
+        return task.make_inputs(rows), task.make_target(rows)
 
     def training_batch(self, count: int) -> Tensor:
         """Return inputs of clients' training images, without augmentation."""
         rows = _spaced(np.sort(self.setting.partition.indices), count)
-        return self._inputs(self.setting.dataset.train.images[rows])
-
-    def _inputs(self, images: np.ndarray) -> Tensor:
-        dataset = self.setting.dataset
-        policy = augmentation(self.setting.config, dataset.name)
-        statistics = dataset.mean, dataset.std, dataset.input_shape
-        return make_transform(policy, *statistics, train=False)(torch.from_numpy(images), None)
+        task = self.setting.task
+        return task.make_inputs(rows_of(task.visible(task.train), rows))
 
 
 def _spaced(rows: np.ndarray, count: int) -> np.ndarray:
@@ -115,7 +110,8 @@ def open_run(run: str | Path, *, best: bool = False) -> Source:
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
     setting = prepare(replace(config, engine=engine, local=local))
-    state = load_state(find_checkpoint(path, best=best), setting.family)
+    warn_of_changed_code(path, setting.code_identity())
+    state = read_kept(path, setting.family, best=best)
     family, state = serving(setting.family, state)
     return Source(replace(setting, family=family), state)
 

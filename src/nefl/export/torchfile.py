@@ -1,12 +1,6 @@
-"""torch.export archives (.pt2), run by torch.
-
-Such an archive can hold pickles, which run code when they are loaded. nefl writes none, and refuses
-any archive that has one before torch sees it.
-"""
+"""torch.export archives (.pt2), run by torch; see `archive` for what of a file reaches it."""
 
 import io
-import json
-import zipfile
 from pathlib import Path
 
 import torch
@@ -14,14 +8,10 @@ from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
 from nefl.errors import RunError
+from nefl.export.archive import ArchiveError, rebuild
 from nefl.export.quantize import EXTRA, quantize
 from nefl.export.runner import Save, TorchRunner, quiet
 from nefl.extras import need
-
-# The one stored pickle, of sample inputs, is left out: then its entry is empty.
-_SAMPLES = "data/sample_inputs/"
-_PAYLOADS = ("data/weights/", "data/constants/")
-_OTHERS = ("models/", "extra/", ".data/", "archive_format", "archive_version", "byteorder")
 
 
 def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
@@ -38,7 +28,11 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
         buffer = io.BytesIO()
         with quiet():
             torch.export.save(program, buffer, extra_files={CARD_KEY: card_to_json(final)})
-        path.write_bytes(buffer.getvalue())
+        try:
+            # Traces of where each operator came from are left out too: they name this machine.
+            path.write_bytes(rebuild(buffer.getvalue())[1])
+        except ArchiveError as error:
+            raise RunError(f"the network cannot be taken to a .pt2 archive: it {error}") from None
 
     return save
 
@@ -47,15 +41,15 @@ def open_archive(path: Path) -> TorchRunner:
     """Open an archive.
 
     Raises:
-        RunError: if the file is missing, foreign, cut off, damaged, or holds a pickle.
+        RunError: if the file is missing, foreign, cut off, damaged, or holds what could run.
     """
     try:
-        data = path.read_bytes()
-        card = card_from_json(_check(path, data), path)
+        text, data = rebuild(path.read_bytes())
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
-        raise RunError(f"{path}: is no torch.export archive, or damaged ({error})") from None
+    except ArchiveError as error:
+        raise RunError(f"{path}: {error}") from None
+    card = card_from_json(text, path)
     if card.quantized:
         need("torchao.quantization.pt2e.quantize_pt2e", EXTRA)  # it brings the int8 operators
     try:
@@ -64,35 +58,3 @@ def open_archive(path: Path) -> TorchRunner:
     except Exception as error:  # whatever the loader stumbles over, the file is at fault
         raise RunError(f"{path}: torch does not take it ({error})") from None
     return TorchRunner(card, network)
-
-
-def _check(path: Path, data: bytes) -> str | None:
-    """Refuse an archive with pickles or checksums that do not fit; return its card."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        broken = archive.testzip()
-        if broken:
-            raise RunError(f"{path}: is damaged: {broken} does not have its checksum")
-        card = None
-        for entry in archive.infolist():
-            name = entry.filename.partition("/")[2]  # the first folder is named after the file
-            if name == f"extra/{CARD_KEY}":
-                card = archive.read(entry).decode()
-            elif name.startswith(_SAMPLES):
-                _refuse(path, name, unsafe=entry.file_size > 0)
-            elif name.startswith(_PAYLOADS) and name.endswith(".json"):
-                stored = json.loads(archive.read(entry))["config"].values()
-                _refuse(path, name, unsafe=any(part["use_pickle"] for part in stored))
-            elif name.startswith(_PAYLOADS):
-                raw = name.rpartition("/")[2].startswith(("weight_", "tensor_"))
-                _refuse(path, name, unsafe=not raw)
-            else:
-                _refuse(path, name, unsafe=not name.startswith(_OTHERS))
-        return card
-
-
-def _refuse(path: Path, name: str, *, unsafe: bool) -> None:
-    if unsafe:
-        raise RunError(
-            f"{path}: {name} may be a pickle, which runs code when it is loaded; nefl writes "
-            "none, so this file is not from `nefl export`"
-        )

@@ -289,7 +289,11 @@ def _as_made(_module: nn.Module) -> None:
 
 
 def _he(module: nn.Module, mode: Literal["fan_in", "fan_out"], *, classifier: bool) -> None:
-    if isinstance(module, nn.Conv2d) or (classifier and isinstance(module, nn.Linear)):
+    if not (isinstance(module, nn.Conv2d) or (classifier and isinstance(module, nn.Linear))):
+        return
+    # Without storage there is nothing to fill, and torch would load its compiler to do so: seconds
+    # at every start of a run and of a worker.
+    if not module.weight.is_meta:
         nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
 
 

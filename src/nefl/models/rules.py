@@ -39,7 +39,7 @@ def depth_rule(build: Builder, full: Blocks, ratios: Sequence[float]) -> Chosen:
         candidates.append(((whole - skipped) / whole, unevenness**2 * BALANCE, counts))
     picked = _nearest_increasing(candidates, ratios, "depth")
     specs = tuple(SubmodelSpec(_leading(counts, full)) for counts in picked)
-    return specs, f"rule: first {_listed(picked)} blocks of each stage, nearest to the ratios"
+    return specs, f"a rule: first {_listed(picked)} blocks of each stage, nearest to the ratios"
 
 
 def width_depth_rule(build: Builder, full: Blocks, ratios: Sequence[float]) -> Chosen:
@@ -51,7 +51,7 @@ def width_depth_rule(build: Builder, full: Blocks, ratios: Sequence[float]) -> C
         specs.append(SubmodelSpec(blocks, _fitting_width(build, full, blocks, ratio)))
         kept.append(counts)
     return tuple(specs), (
-        f"rule: first {_listed(kept)} blocks of each stage, about sqrt(ratio) of them; "
+        f"a rule: first {_listed(kept)} blocks of each stage, about sqrt(ratio) of them; "
         "the width that meets the ratio"
     )
 
@@ -87,7 +87,7 @@ def exit_rule(
         width = _fitting_width(build, full, blocks, ratio, exits) if scaling == "both" else 1.0
         specs.append(SubmodelSpec(blocks, width, exits=exits))
     how = "the width that meets the ratio" if scaling == "both" else "full width"
-    return tuple(specs), f"rule: the first {', '.join(map(str, ends))} of {depth} blocks, {how}"
+    return tuple(specs), f"a rule: the first {', '.join(map(str, ends))} of {depth} blocks, {how}"
 
 
 @lru_cache(maxsize=4096)

@@ -57,8 +57,8 @@ LARGE_INPUTS = ("wide_resnet101_2", "vit_b_16")
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """Return the error for a name that is not in a table, with the nearest that is."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return ConfigError(f"{kind} {name!r} is unknown; {hint}There are: {', '.join(known)}")
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return ConfigError(f"{kind} {name!r} is unknown{hint} There are: {', '.join(known)}")
 
 
 @dataclass(frozen=True)

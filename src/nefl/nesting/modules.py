@@ -41,13 +41,29 @@ class StaticBatchNorm2d(nn.BatchNorm2d):
     """A batch norm without running statistics (HeteroFL's).
 
     It normalises every batch by its own mean and variance. For evaluation they are measured over
-    many batches first: see `measuring_norms`. What was measured is not part of the weights.
+    many batches first: see `measuring_norms`. What was measured is not part of the weights, but it
+    moves with them to another device or dtype.
     """
+
+    measured_mean: Tensor | None
+    measured_variance: Tensor | None
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, track_running_stats=False)
-        self.measured: tuple[Tensor, Tensor] | None = None
+        self.register_buffer("measured_mean", None, persistent=False)
+        self.register_buffer("measured_variance", None, persistent=False)
         self.sums: list[Tensor] | None = None  # examples × pixels, values, squares
+
+    @property
+    def measured(self) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance, once they are measured."""
+        if self.measured_mean is None or self.measured_variance is None:
+            return None
+        return self.measured_mean, self.measured_variance
+
+    @measured.setter
+    def measured(self, statistics: tuple[Tensor, Tensor] | None) -> None:
+        self.measured_mean, self.measured_variance = statistics or (None, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise; take note of the batch while measuring."""

@@ -3,20 +3,26 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from nefl.errors import NestingError
 from nefl.nesting.modules import BatchNorm, Exit, StepSize
+from nefl.own_code import place_of
 from nefl.state import ServerState
 
 Blocks = tuple[tuple[float, ...], ...]
 Layout = Mapping[str, "TensorInfo"]
+
+Role = Literal["parameter", "statistic"]
+"""What a tensor is for: to be learned, or to hold what a module measured (a running mean, say)."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ class Family:
     build: Builder
     specs: tuple[SubmodelSpec, ...]
     per_submodel: tuple[type[nn.Module], ...] = (BatchNorm, StepSize)
-    source: str = "given by the user"
+    source: str = "the user's own list"
     norm_classes: tuple[type[nn.Module], ...] = ()
     vouched_for: str = ""
 
@@ -189,6 +195,14 @@ class Family:
     def own_names(self, submodel: int) -> frozenset[str]:
         """Return the names of the tensors that a submodel shares with no other."""
         return self._layouts[self.index(submodel)].own
+
+    def roles(self, submodel: int) -> Mapping[str, Role]:
+        """Return what each tensor of a submodel is for, by name: buffers of modules are statistics.
+
+        Raises:
+            NestingError: if there is no such submodel.
+        """
+        return self._layouts[self.index(submodel)].roles
 
     def meta_module(self, submodel: int) -> nn.Module:
         """Return the module of a submodel without storage, to ask for shapes and costs."""
@@ -247,9 +261,10 @@ class Family:
 
 @dataclass(frozen=True)
 class _Described:
-    """The tensors of one submodel, which of them are its own, and which belong to early exits."""
+    """The tensors of one submodel: their roles, which are its own, which belong to early exits."""
 
     tensors: Layout
+    roles: Mapping[str, Role]
     own: frozenset[str]
     exits: frozenset[str]
     params: int
@@ -261,11 +276,18 @@ def build_on_meta(build: Builder, spec: SubmodelSpec) -> nn.Module:
     Some models read values while they are built (`torch.linspace(...).tolist()` for drop rates is
     common), which the meta device cannot give.
     """
-    try:
-        with torch.device("meta"):
-            return build(spec)
-    except (NotImplementedError, RuntimeError):
-        return build(spec).to("meta")
+    module = None
+    with suppress(NotImplementedError, RuntimeError), torch.device("meta"):
+        module = build(spec)
+    on_meta = module is not None
+    if not on_meta:  # not while the first error is handled: it would be told twice
+        module = build(spec)
+    if not isinstance(module, nn.Module):
+        raise NestingError(
+            f"the builder ({place_of(build)}) returned {type(module).__name__} for {spec}; "
+            "return an nn.Module"
+        )
+    return module if on_meta else module.to("meta")
 
 
 def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _Described:
@@ -273,6 +295,8 @@ def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _D
         name: TensorInfo(tuple(tensor.shape), tensor.dtype)
         for name, tensor in module.state_dict().items()
     }
+    buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    roles: dict[str, Role] = {n: "statistic" if n in buffers else "parameter" for n in tensors}
     own: set[str] = set()
     exits: set[str] = set()
     for prefix, child in module.named_modules():
@@ -282,7 +306,13 @@ def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _D
         elif isinstance(child, Exit):
             exits |= names
     params = sum(parameter.numel() for parameter in module.parameters())
-    return _Described(MappingProxyType(tensors), frozenset(own), frozenset(exits), params)
+    return _Described(
+        MappingProxyType(tensors),
+        MappingProxyType(roles),
+        frozenset(own),
+        frozenset(exits),
+        params,
+    )
 
 
 def holds(large: Sequence[int], small: Sequence[int]) -> bool:
@@ -316,6 +346,12 @@ def _check_tensor(
         raise NestingError(
             f"{name}: per-submodel in one of submodels {number} and the full one, shared in the "
             "other; use the same kind of module in both"
+        )
+    role, in_full = submodel.roles[name], full.roles.get(name)
+    if in_full is not None and role != in_full:
+        raise NestingError(
+            f"{name}: a {role} in submodel {number}, a {in_full} in the full one; register it as "
+            "a parameter in both or as a buffer in both"
         )
     if name in submodel.own:
         return

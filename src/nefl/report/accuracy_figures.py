@@ -10,120 +10,101 @@ from nefl.report.datasets import (
     submodel_records,
 )
 from nefl.report.figure_parts import (
-    ONLY_SHOWN,
+    ACCURACY,
+    NUMBER,
     PANEL,
     ROUND,
     SUBMODEL,
-    lines,
-    run_colour,
-    run_dash,
-    run_names,
-    shown,
+    about_seeds,
+    counted_points,
+    curves_of,
+    line_colour,
+    line_dash,
+    lines_of,
+    over_seeds,
+    panels_of,
+    switches,
     tip,
+    tips,
+    whole,
 )
 from nefl.report.vega import Figure, Spec
 
 
+def _one_view(inner: Spec, height: int = 300) -> Spec:
+    return {**inner, "width": "container", "height": height}
+
+
 def curves(told: Sequence[Told]) -> Figure:
-    """Accuracy by round: of each submodel for one run, of a chosen measure for several."""
-    accuracy = {
-        "type": "quantitative",
-        "axis": {"title": "test accuracy, %"},
-        "scale": {"zero": False},
-    }
-    if len(told) == 1:
-        spec = lines(
-            {"params": [shown(told)]},
-            {"x": ROUND, "y": {"field": "accuracy", **accuracy}, "color": SUBMODEL},
-            [tip("submodel"), tip("round", "d"), tip("accuracy", ".2f")],
-        )
-        about = "Test accuracy of each submodel by round; 1 is the smallest."
-        return Figure("curves", "Accuracy of each submodel", about, spec, submodel_records(told))
-    spec = lines(
-        {
-            "params": [shown(told), {"name": "measure", "value": "average"}],
+    """Accuracy by round: of each submodel for one line, of a chosen measure for several."""
+    said = tips(told, tip("round", "d"), tip("accuracy", ".2f"))
+    if len(lines_of(told)) == 1:
+        inner = curves_of(told, ACCURACY, {"x": ROUND, "color": SUBMODEL}, [tip("submodel"), *said])
+        spec: Spec = {
+            "params": switches(told),
             "transform": [
-                ONLY_SHOWN,
-                {"calculate": "datum[measure]", "as": "accuracy"},
-                {"filter": "isValid(datum.accuracy)"},
+                *over_seeds("accuracy", "round", "submodel"),
+                counted_points("submodel"),
             ],
-        },
-        {
-            "x": ROUND,
-            "y": {"field": "accuracy", **accuracy},
-            "color": run_colour(told),
-            "strokeDash": run_dash(told),
-        },
-        [tip("run"), tip("round", "d"), tip("accuracy", ".2f")],
-    )
-    about = "Test accuracy by round, a line for each run: the average over its submodels."
-    return Figure("curves", "Accuracy of each run", about, spec, accuracy_records(told))
+            **_one_view(inner),
+        }
+        about = "Test accuracy of each submodel by round; 1 is the smallest." + about_seeds(told)
+        return Figure("curves", "Accuracy of each submodel", about, spec, submodel_records(told))
+    spec = {
+        "params": [*switches(told), {"name": "measure", "value": "average"}],
+        "transform": [
+            {"calculate": "datum[measure]", "as": "accuracy"},
+            *over_seeds("accuracy", "round"),
+            counted_points(),
+        ],
+        **_one_view(
+            curves_of(told, ACCURACY, {"x": ROUND, "color": line_colour(told)}, said, dashed=True)
+        ),
+    }
+    about = "Test accuracy by round: the average over submodels." + about_seeds(told)
+    return Figure("curves", "Accuracy compared", about, spec, accuracy_records(told))
 
 
 def extremes(told: Sequence[Told]) -> Figure:
     """The worst, average and best submodel by round."""
-    base = {
-        "params": [shown(told)],
+    names = ["worst", "average", "best"]
+    base: Spec = {
+        "params": switches(told),
         "transform": [
-            ONLY_SHOWN,
-            {"fold": ["worst", "average", "best"], "as": ["measure", "accuracy"]},
+            {"fold": names, "as": ["measure", "accuracy"]},
+            *over_seeds("accuracy", "round", "measure"),
+            counted_points("measure"),
         ],
     }
-    order = {"sort": ["worst", "average", "best"]}
-    measure = {"field": "measure", "type": "nominal", **order}
-    y = {
-        "field": "accuracy",
-        "type": "quantitative",
-        "axis": {"title": "test accuracy, %"},
-        "scale": {"zero": False},
-    }
+    measure = {"field": "measure", "type": "nominal", "sort": names}
+    said = tips(told, tip("measure"), tip("round", "d"), tip("accuracy", ".2f"))
     about = "Worst (the smallest submodel), average over all submodels, and best, by round."
-    title = "Worst, average, best"
-    if len(told) == 1:
-        encoding = {"x": ROUND, "y": y, "color": measure | {"legend": {"title": None}}}
-        tips = [tip("measure"), tip("round", "d"), tip("accuracy", ".2f")]
-        return Figure("extremes", title, about, lines(base, encoding, tips), accuracy_records(told))
-    spec: Spec = {
-        **base,
-        "facet": {"column": measure | {"title": None}},
-        "spec": {
-            "width": PANEL,
-            "height": 220,
-            "mark": {"type": "line", "tooltip": True},
-            "encoding": {
-                "x": ROUND,
-                "y": y,
-                "color": run_colour(told),
-                "strokeDash": run_dash(told),
-            },
-        },
-    }
-    return Figure("extremes", title, about, spec, accuracy_records(told))
+    if len(lines_of(told)) == 1:
+        colour = measure | {
+            "scale": {"domain": names},
+            "legend": {"title": None, "symbolOpacity": 1},
+        }
+        spec = {**base, **_one_view(curves_of(told, ACCURACY, {"x": ROUND, "color": colour}, said))}
+    else:
+        inner = curves_of(
+            told, ACCURACY, {"x": ROUND, "color": line_colour(told)}, said, dashed=True
+        )
+        facet = {"column": measure | {"title": None}}
+        spec = {**base, "facet": facet, "spec": {**inner, "width": PANEL, "height": 220}}
+    about += about_seeds(told)
+    return Figure("extremes", "Worst, average, best", about, spec, accuracy_records(told))
 
 
 def panels(told: Sequence[Told]) -> Figure:
-    """The paper's learning curves: a panel for each run, a line for each submodel."""
+    """The paper's learning curves: a panel for each line, in it a curve for each submodel."""
+    said = tips(told, tip("submodel"), tip("round", "d"), tip("accuracy", ".2f"))
+    inner = curves_of(told, ACCURACY, {"x": ROUND, "color": SUBMODEL}, said)
     spec: Spec = {
-        "params": [shown(told)],
-        "transform": [ONLY_SHOWN],
-        "facet": {"field": "run", "type": "nominal", "title": None, "sort": run_names(told)},
-        "columns": min(3, len(told)),
-        "spec": {
-            "width": PANEL,
-            "height": 190,
-            "mark": "line",
-            "encoding": {
-                "x": ROUND,
-                "y": {
-                    "field": "accuracy",
-                    "type": "quantitative",
-                    "axis": {"title": "test accuracy, %"},
-                },
-                "color": SUBMODEL,
-            },
-        },
+        "params": switches(told),
+        "transform": [*over_seeds("accuracy", "round", "submodel"), counted_points("submodel")],
+        **panels_of(told, {**inner, "height": 190}),
     }
-    about = "Test accuracy of each submodel by round, a panel for each run."
+    about = "Test accuracy of each submodel by round, 1 the smallest." + about_seeds(told)
     return Figure("learning-curves", "Learning curves", about, spec, submodel_records(told))
 
 
@@ -131,33 +112,40 @@ def cost(kind: str, title: str, unit: str) -> Callable[[Sequence[Told]], Figure]
     """Accuracy against one kind of cost."""
 
     def make(told: Sequence[Told]) -> Figure:
-        tips = [tip("run"), tip("submodel"), tip("accuracy", ".2f"), tip(kind, ".3s")]
+        said = tips(told, tip("submodel"), tip("accuracy", ".2f"), tip(kind, ".3s"))
+        bar: Spec = {
+            "mark": {"type": "rule", "strokeWidth": 1.5},
+            "encoding": {"y": ACCURACY | {"field": "low"}, "y2": {"field": "high"}},
+        }
+        line: Spec = {
+            "mark": {"type": "line", "point": {"size": 60, "filled": True}},
+            "encoding": {
+                "y": ACCURACY,
+                "order": {"field": kind, "type": "quantitative"},
+                "strokeDash": line_dash(told),
+                "tooltip": said,
+            },
+        }
         spec: Spec = {
-            "params": [shown(told)],
-            "transform": [ONLY_SHOWN],
+            "params": switches(told),
+            "transform": over_seeds("accuracy", "submodel", kind),
             "width": "container",
             "height": 240,
-            "mark": {"type": "line", "point": {"size": 60, "filled": True}},
             "encoding": {
                 "x": {
                     "field": kind,
                     "type": "quantitative",
                     "scale": {"type": "log", "nice": False, "padding": 16},
-                    "axis": {"title": title, "format": ".2s", "tickCount": 5},
+                    "axis": {"title": title, "format": ".2s", "tickCount": 5, "labelOverlap": True},
                 },
-                "y": {
-                    "field": "accuracy",
-                    "type": "quantitative",
-                    "scale": {"zero": False},
-                    "axis": {"title": "test accuracy, %"},
-                },
-                "order": {"field": kind, "type": "quantitative"},
-                "color": run_colour(told),
-                "strokeDash": run_dash(told),
-                "tooltip": tips,
+                "color": line_colour(told),
+                "detail": {"field": "drawn", "type": "nominal"},
             },
+            "layer": [bar, line],
         }
-        about = f"Last test accuracy of each submodel against its {unit}."
+        about = f"Last test accuracy of each submodel against its {unit}." + about_seeds(
+            told, " Points and bars are the mean over seeds and a standard deviation."
+        )
         name = f"accuracy-by-{kind.lower()}"
         return Figure(name, f"Accuracy by {kind}", about, spec, cost_records(told))
 
@@ -168,20 +156,28 @@ def rounds(field: str, name: str, title: str, about: str) -> Callable[[Sequence[
     """Something measured in every round."""
 
     def make(told: Sequence[Told]) -> Figure:
-        spec = lines(
-            {"params": [shown(told)], "transform": [ONLY_SHOWN]},
-            {
-                "x": ROUND,
-                "y": {"field": field, "type": "quantitative", "axis": {"title": title}},
-                "color": run_colour(told),
-                "strokeDash": run_dash(told),
-            },
-            [tip("run"), tip("round", "d"), tip(field, ".4~g")],
-        )
-        spec["height"] = 200
+        axis = {"title": title, "format": NUMBER}
+        if field == "failures":
+            axis = whole("y", title, 5)
+        by_round = {"x": ROUND, "color": line_colour(told)}
+        # Zero says nothing of a loss; seconds, bytes and failures are seen against it.
+        y: Spec = {
+            "field": field,
+            "type": "quantitative",
+            "scale": {"zero": field != "loss"},
+            "axis": axis,
+        }
+        said = tips(told, tip("round", "d"), tip(field, ".4~g"))
+        inner = curves_of(told, y, by_round, said, dashed=True)
+        spec: Spec = {
+            "params": switches(told),
+            "transform": [*over_seeds(field, "round"), counted_points()],
+            **_one_view(inner, 200),
+        }
         records = round_records(told)
         if field == "failures" and not any(record["failures"] for record in records):
             records = []
-        return Figure(name, title[0].upper() + title[1:], about, spec, records)
+        heading = title[0].upper() + title[1:]
+        return Figure(name, heading, about + about_seeds(told), spec, records)
 
     return make

@@ -1,16 +1,38 @@
 """Figures of the clients: their labels, their tiers, their simulated time."""
 
+import json
 from collections.abc import Sequence
 
-from nefl.report.datasets import Told, label_records, simulated_records, tier_records
-from nefl.report.figure_parts import ONLY_SHOWN, PANEL, ROUND, run_names, shown
+from nefl.report.client_records import (
+    ALTERNATIVES,
+    MAX_CLIENTS_DRAWN,
+    Labels,
+    labels_of,
+    simulated_records,
+    tier_records,
+)
+from nefl.report.datasets import Told
+from nefl.report.figure_parts import (
+    NUMBER,
+    PANEL,
+    ROUND,
+    about_seeds,
+    counted_points,
+    curves_of,
+    lines_of,
+    over_seeds,
+    panels_of,
+    switches,
+    tip,
+    tips,
+)
 from nefl.report.vega import Figure, Spec
 
 
 def labels(told: Sequence[Told]) -> Figure:
     """Examples of each class at each client."""
-    records = label_records(told)
-    runs = list(dict.fromkeys(record["run"] for record in records))
+    found = labels_of(told)
+    records = [record for each in found for record in each.records]
     inner: Spec = {
         "height": 220,
         "mark": {"type": "rect", "tooltip": True},
@@ -20,24 +42,58 @@ def labels(told: Sequence[Told]) -> Figure:
                 "type": "ordinal",
                 "axis": {"labelOverlap": True, "labelAngle": 0},
             },
-            "y": {"field": "class", "type": "nominal", "sort": None, "axis": {"title": None}},
-            "color": {"field": "examples", "type": "quantitative"},
+            "y": {"field": "class", "type": "nominal", "sort": None, "axis": {"title": "class"}},
+            "color": {
+                "field": "examples",
+                "type": "quantitative",
+                "scale": {"zero": True},
+                "legend": {"format": "d", "tickMinStep": 2},
+            },
         },
     }
-    if len(runs) <= 1:
-        spec: Spec = {**inner, "width": "container"}
+    base: Spec = {"params": switches(told), "transform": [_any_shown(found)]}
+    if len(found) <= 1:
+        spec: Spec = {**base, **inner, "width": "container"}
     else:
-        facet = {"field": "run", "type": "nominal", "title": None, "sort": runs}
-        spec = {"facet": facet, "columns": 2, "spec": {**inner, "width": PANEL * 3 // 2}}
+        facet: Spec = {
+            "field": "run",
+            "type": "nominal",
+            "title": None,
+            "sort": [each.runs[0] for each in found],
+        }
+        width = PANEL * 3 // 2
+        spec = {**base, "facet": facet, "columns": 2, "spec": {**inner, "width": width}}
     about = "Examples of each class at each client, once for each different partition."
-    return Figure("labels", "Label distribution over clients", about, spec, records)
+    title = "Label distribution over clients"
+    return Figure("labels", title, about, spec, records, _shared(found))
+
+
+def _any_shown(found: Sequence[Labels]) -> Spec:
+    """Keep a partition as long as one of its runs is shown."""
+    tests = [
+        f"(datum.run == {json.dumps(each.runs[0])} && "
+        f"({' || '.join(f'indexof(shown, {json.dumps(run)}) >= 0' for run in each.runs)}))"
+        for each in found
+    ]
+    return {"filter": " || ".join(tests) or "true"}
+
+
+def _shared(found: Sequence[Labels]) -> tuple[str, ...]:
+    """Say which runs are drawn with another, and which clients are not drawn."""
+    notes = []
+    for each in found:
+        first, *others = each.runs
+        if others:
+            notes.append(f"{', '.join(others)}: the partition of {first}, drawn once")
+        if len(each.counts) > MAX_CLIENTS_DRAWN:
+            notes.append(f"{first}: the first {MAX_CLIENTS_DRAWN} of {len(each.counts)} clients")
+    return tuple(notes)
 
 
 def tiers(told: Sequence[Told]) -> Figure:
     """Which submodels clients of each tier trained how often."""
     records = tier_records(told)
     cells: Spec = {
-        "width": 210,
         "height": {"step": 26},
         "encoding": {
             "x": {"field": "submodel", "type": "ordinal", "axis": {"labelAngle": 0}},
@@ -45,44 +101,68 @@ def tiers(told: Sequence[Told]) -> Figure:
         },
         "layer": [
             {
-                "mark": {"type": "rect", "tooltip": True, "opacity": 0.55},
-                "encoding": {"color": {"field": "updates", "type": "quantitative"}},
+                "mark": {"type": "rect", "opacity": 0.55},
+                "encoding": {
+                    "color": {"field": "share", "type": "quantitative", "legend": None},
+                    "tooltip": tips(told, tip("tier"), tip("submodel"), tip("updates", ".1~f")),
+                },
             },
             {
                 "mark": {"type": "text", "fontSize": 11},
-                "encoding": {"text": {"field": "updates", "type": "quantitative"}},
+                "encoding": {
+                    "text": {"field": "updates", "type": "quantitative", "format": ".1~f"}
+                },
             },
         ],
     }
+    # A panel's cells are set against each other: methods have other numbers of submodels.
+    most = {"op": "max", "field": "updates", "as": "most"}
+    shares: list[Spec] = [
+        {"joinaggregate": [most], "groupby": ["drawn"]},
+        {"calculate": "datum.updates / max(1, datum.most)", "as": "share"},
+    ]
     spec: Spec = {
-        "params": [shown(told)],
-        "transform": [ONLY_SHOWN],
-        "facet": {"field": "run", "type": "nominal", "title": None, "sort": run_names(told)},
-        "columns": 3,
-        "spec": cells,
+        "params": switches(told),
+        "transform": [*over_seeds("updates", "tier", "submodel"), *shares],
+        **panels_of(told, cells, width=210),
     }
     about = "How many updates of each submodel came from clients of each tier or kind of device."
+    about += about_seeds(told, " Means over seeds.")
     return Figure("tiers", "Who trained which submodel", about, spec, records)
 
 
 def simulated(told: Sequence[Told]) -> Figure:
     """Simulated time, and what waiting for stragglers would cost."""
-    inner: Spec = {
-        "height": 240,
-        "mark": {"type": "line", "tooltip": True},
-        "encoding": {
-            "x": ROUND,
-            "y": {"field": "hours", "type": "quantitative", "axis": {"title": "simulated hours"}},
-            "color": {"field": "way", "type": "nominal", "legend": {"title": None}},
-        },
+    records = simulated_records(told)
+    short = max((record["hours"] for record in records), default=0) < 1
+    unit, in_hour = ("minutes", 60) if short else ("hours", 1)
+    axis = {"title": f"simulated {unit}", "format": NUMBER}
+    y: Spec = {"field": unit, "type": "quantitative", "axis": axis}
+    ways = list(ALTERNATIVES.values())
+    colour: Spec = {
+        "field": "way",
+        "type": "nominal",
+        "scale": {"domain": ways},
+        "legend": {"title": None, "orient": "bottom", "symbolType": "stroke", "symbolOpacity": 1},
     }
-    base: Spec = {"params": [shown(told)], "transform": [ONLY_SHOWN]}
-    spec = {**base, **inner, "width": "container"}
-    if len(told) > 1:
-        facet = {"field": "run", "type": "nominal", "title": None}
-        spec = {**base, "facet": facet, "columns": 3, "spec": {**inner, "width": PANEL}}
+    said = tips(told, tip("way"), tip("round", "d"), tip(unit, ".3~g"))
+    inner = curves_of(told, y, {"x": ROUND, "color": colour}, said)
+    known = {record["run"] for record in records}
+    drawn = [each for each in told if each.run.name in known]
+    spec: Spec = {
+        "params": switches(told),
+        "transform": [
+            {"calculate": f"datum.hours * {in_hour}", "as": unit},
+            *over_seeds(unit, "round", "way"),
+            counted_points("way"),
+        ],
+    }
+    if len(lines_of(drawn)) > 1:
+        spec |= panels_of(drawn, {**inner, "height": 240})
+    else:
+        spec |= {**inner, "width": "container", "height": 240}
     about = (
-        "Simulated hours up to each round: with nested submodels, if everyone trained the full "
+        "Simulated time up to each round: with nested submodels, if everyone trained the full "
         "model (the price of waiting for stragglers), and with only the clients that fit it."
     )
-    return Figure("simulated-time", "Simulated time", about, spec, simulated_records(told))
+    return Figure("simulated-time", "Simulated time", about + about_seeds(told), spec, records)

@@ -2,40 +2,22 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nefl.data.catalog import DATASETS
 from nefl.report.costs import bytes_spent, costs_of, macs_spent
+from nefl.report.gathering import (
+    SECTIONS,
+    WITHOUT_EFFECT,
+    Gathered,
+    gather,
+    say_setting,
+    varied_keys,
+)
+from nefl.report.numbers import counted
 from nefl.report.published import ALIKE, Published, published_for
 from nefl.report.runs import Run, mean
-
-WITHOUT_EFFECT = (
-    "seed",
-    "about",
-    "engine.name",
-    "engine.workers",
-    "engine.device",
-    "engine.threads",
-    "engine.flower.deadline",
-    "engine.flower.patience",
-    "engine.flower.poll",
-    "published.",
-    "data.root",
-    "data.cache",
-    "server.checkpoint_every",
-    "server.keep",
-    "server.evaluate_every",
-)
-"""Settings in which runs of one row may differ: what they measure is the same."""
-
-SECTIONS = ("data.name", "partition", "model.name", "clients.count")
-"""Settings that make sections where they differ; what else differs is told in the row's name."""
-
-LONGEST = 30
-"""Characters of a setting's value in the name of a row."""
 
 MEASURES = ("worst", "average", "best")
 
@@ -159,27 +141,24 @@ def compare(
         paper: whether to look for published figures.
         sort: a measure to order the rows by, highest first; or as given.
     """
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(repr(sorted(effective(run).items())), []).append(run)
-    notes: list[str] = []
-    chosen = [_choose(group, notes) for group in groups.values()]
-    settings = [effective(group[0]) for group in chosen]
+    gathered = gather(runs)
+    settings = [each.settings for each in gathered]
     varied = varied_keys(settings)
+    names = [each.name for each in gathered]
+    notes = [note for each in gathered for note in _left_out(each)]
     places: dict[str, list[Row]] = {}
-    names = _row_names(settings, varied)
-    for group, own, name in zip(chosen, settings, names, strict=True):
-        published = published_for(group[0]) if paper else None
-        notes += _departures(name, group[0], published)
-        row = _row(name, group, targets, published)
-        places.setdefault(_title(own, varied), []).append(row)
+    for each in gathered:
+        published = published_for(each.runs[0]) if paper else None
+        notes += _departures(each.name, each.runs[0], published)
+        row = _row(each.name, each.runs, targets, published)
+        places.setdefault(each.title, []).append(row)
     if sort:
         for rows in places.values():
             rows.sort(key=lambda row: -_or_lowest(row.measures[sort].mean))
     notes += _differences(settings, varied, names)
-    notes += _families(chosen, names)
+    notes += _families(gathered)
     if targets:
-        notes += _grids(chosen)
+        notes += _grids(gathered)
     if paper and not any(row.published for rows in places.values() for row in rows):
         notes.append("no published figures are known for these settings")
     sections = tuple(Section(title, tuple(rows)) for title, rows in places.items())
@@ -188,47 +167,11 @@ def compare(
     )
 
 
-def effective(run: Run) -> dict[str, Any]:
-    """Return the settings that bear on a run's result, but for the seed."""
-    settings = {k: v for k, v in run.settings.items() if not k.startswith(WITHOUT_EFFECT)}
-    if settings["data.name"] not in DATASETS:
-        settings["data.root"] = run.settings.get("data.root")  # there the place is the data
-    partition = {k: settings.pop(k) for k in list(settings) if k.startswith("partition.")}
-    kind = partition["partition.kind"]
-    detail = {
-        "dirichlet": partition.get("partition.alpha"),
-        "pathological": partition.get("partition.classes_per_client"),
-        "list": partition.get("partition.file"),
-    }.get(kind)
-    settings["partition"] = kind if detail is None else f"{kind}({detail})"
-    settings["partition.min_examples"] = partition.get("partition.min_examples")
-    return settings
-
-
-def varied_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values are not the same everywhere, in their usual order."""
-    keys = dict.fromkeys(key for own in settings for key in own)
-    return [key for key in keys if len({repr(own.get(key)) for own in settings}) > 1]
-
-
-def _choose(group: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Return one run a seed, finished ones where there are any, and say what was left out."""
-    by_seed: dict[int, list[Run]] = {}
-    for run in group:
-        by_seed.setdefault(run.seed, []).append(run)
-    kept: list[Run] = []
-    for seed, same in sorted(by_seed.items()):
-        chosen = max(same, key=lambda run: (run.status == "finished", run.last_round))
-        kept.append(chosen)
-        others = ", ".join(run.name for run in same if run is not chosen)
-        if others:
-            notes.append(f"{others}: left out, {chosen.name} is the same run (seed {seed})")
-    finished = [run for run in kept if run.status == "finished" and run.accuracy]
-    for run in kept:
-        if run not in finished:
-            left = ": left out of the means" if finished else ": its row is marked *"
-            notes.append(f"{run.name}{left}, {run.progress}")
-    return finished or kept
+def _left_out(each: Gathered) -> list[str]:
+    """Say which runs do not count, and which count although they are not finished."""
+    marked = [run for run in each.runs if run.status != "finished" or not run.accuracy]
+    notes = [f"{run.name}: {why}" for run, why in each.others]
+    return notes + [f"{run.name}: its row is marked *, {run.progress}" for run in marked]
 
 
 def _row(
@@ -258,39 +201,6 @@ def _rounds_to(runs: Sequence[Run], target: float) -> tuple[float, ...]:
     return tuple(float(number) for number in first if number is not None)
 
 
-def _title(own: Mapping[str, Any], varied: Sequence[str]) -> str:
-    return ", ".join(_say(key, own.get(key)) for key in SECTIONS if key in varied)
-
-
-def _say(key: str, value: Any) -> str:
-    if key == "clients.count":
-        return f"{value} clients"
-    if key in ("data.name", "partition", "model.name"):
-        return str(value)
-    text = "none" if value is None else str(value)
-    # A list of devices would push every figure out of the table; the note below it tells more.
-    return f"{key}={text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
-
-
-def _row_names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
-    """Name rows by method; where that does not tell two of a section apart, by what does."""
-    names: list[str] = []
-    places: Counter[tuple[str, str]] = Counter()
-    for own in settings:
-        beside = [
-            other
-            for other in settings
-            if _title(other, varied) == _title(own, varied)
-            and other["model.method"] == own["model.method"]
-        ]
-        extra = [_say(k, own.get(k)) for k in varied_keys(beside) if k not in SECTIONS]
-        name = " ".join([str(own["model.method"]), *extra])
-        places[_title(own, varied), name] += 1
-        again = places[_title(own, varied), name]  # values that differ only beyond what is shown
-        names.append(name if again == 1 else f"{name} ({again})")
-    return names
-
-
 def _differences(
     settings: Sequence[Mapping[str, Any]], varied: Sequence[str], names: Sequence[str]
 ) -> list[str]:
@@ -310,12 +220,12 @@ def _differences(
     return notes
 
 
-def _families(chosen: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str]:
+def _families(gathered: Sequence[Gathered]) -> list[str]:
     sizes: dict[int, list[str]] = {}
-    for group, name in zip(chosen, names, strict=True):
-        count = len(group[0].accuracy)
-        if count and name not in sizes.setdefault(count, []):
-            sizes[count].append(name)
+    for each in gathered:
+        count = len(each.runs[0].accuracy)
+        if count and each.name not in sizes.setdefault(count, []):
+            sizes[count].append(each.name)
     if len(sizes) < 2:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
@@ -323,8 +233,8 @@ def _families(chosen: Sequence[Sequence[Run]], names: Sequence[str]) -> list[str
     return [f"{note}; the best is marked among the largest families"]
 
 
-def _grids(chosen: Sequence[Sequence[Run]]) -> list[str]:
-    found = {str(run.settings["server.evaluate_every"]) for group in chosen for run in group}
+def _grids(gathered: Sequence[Gathered]) -> list[str]:
+    found = {str(run.settings["server.evaluate_every"]) for each in gathered for run in each.runs}
     if len(found) < 2:
         return []
     told = ", ".join(sorted(found, key=int))
@@ -346,12 +256,16 @@ def _departures(name: str, run: Run, published: Published | None) -> list[str]:
 def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     first = settings[0]
     told = [
-        _say(k, first.get(k)) for k in ("model.name", "data.name", "partition") if k not in varied
+        say_setting(k, first.get(k))
+        for k in ("model.name", "data.name", "partition")
+        if k not in varied
     ]
     if not {"clients.count", "clients.per_round"} & set(varied):
-        told.append(f"{first['clients.per_round']} of {first['clients.count']} clients a round")
+        told.append(
+            f"{first['clients.per_round']} of {counted(first['clients.count'], 'client')} a round"
+        )
     if "rounds" not in varied:
-        told.append(f"{first['rounds']} rounds")
+        told.append(counted(first["rounds"], "round"))
     return ", ".join(told)
 
 

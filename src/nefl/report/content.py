@@ -16,7 +16,7 @@ Packed = dict[str, Any]
 class Content:
     """The JSON of a page, and the key of each figure's data in it."""
 
-    json: Mapping[str, Any]
+    json: dict[str, Any]
     keys: Mapping[str, str]
 
 

@@ -1,20 +1,12 @@
 """The rows that figures are drawn from: plain records, told from runs alone."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from nefl.artifacts.runfolder import PARTITION
-from nefl.data import load_dataset
-from nefl.data.partition import Partition
-from nefl.errors import NeflError
-from nefl.methods import capability_levels
 from nefl.nesting.coverage import shared_cells
-from nefl.references import is_reference
 from nefl.report.costs import (
     Assignment,
     Costs,
@@ -24,13 +16,11 @@ from nefl.report.costs import (
     trained_totals,
 )
 from nefl.report.entries import RoundEntry
+from nefl.report.gathering import line_names
 from nefl.report.runs import Run, mean
 from nefl.report.weights import OfSubmodel, l1_norms, newest_state, step_sizes
-from nefl.server.cohort import tier_of
-from nefl.server.devices import Fleet
 
 Record = dict[str, Any]
-MAX_CLIENTS_DRAWN = 200
 MAX_POINTS = 4000
 """Points of the lines of one figure; more would be slow to draw and no better to see."""
 
@@ -41,11 +31,23 @@ class Told:
 
     Attributes:
         run: the run.
+        gathered_as: the line of figures in which it counts, if not one of its own.
         missing: what could not be told, and why; filled as it is found out.
     """
 
     run: Run
+    gathered_as: str = ""
     missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The line of figures in which it counts."""
+        return self.gathered_as or self.run.name
+
+    @property
+    def names(self) -> Record:
+        """What every record of it begins with: the run, and the line it counts in."""
+        return {"run": self.run.name, "line": self.line}
 
     @cached_property
     def costs(self) -> Costs:
@@ -74,11 +76,37 @@ class Told:
         return step_sizes(state, family), l1_norms(state, family)
 
 
+def tell(runs: Sequence[Run], *, every_run: bool = False) -> list[Told]:
+    """Return what runs' folders tell; runs that differ by the seed alone share a line.
+
+    Args:
+        runs: the runs.
+        every_run: whether each has a line of its own instead.
+    """
+    lines = {} if every_run else line_names(runs)
+    return [Told(run, lines.get(run.name, "")) for run in runs]
+
+
+def left_out(told: Sequence[Told], *gaps: str) -> list[str]:
+    """Say which runs are not in a figure and why, those with one reason together.
+
+    Args:
+        told: the runs, after the figure was made.
+        gaps: what to look for in `missing`; everything, if nothing is named.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in told:
+        for gap, why in each.missing.items():
+            if not gaps or gap in gaps:
+                found.setdefault((gap, why), []).append(each.run.name)
+    return [f"{', '.join(names)}: not in {gap}: {why}" for (gap, why), names in found.items()]
+
+
 def accuracy_records(told: Sequence[Told]) -> list[Record]:
     """Return a record for each evaluation: worst, average, best and each submodel, in percent."""
     return [
         {
-            "run": each.run.name,
+            **each.names,
             "method": each.run.method,
             "round": entry.number,
             "worst": _percent(entry.accuracy[0]),
@@ -86,29 +114,57 @@ def accuracy_records(told: Sequence[Told]) -> list[Record]:
             "best": _percent(max(entry.accuracy)),
             **{f"submodel {k}": _percent(a) for k, a in enumerate(entry.accuracy, start=1)},
         }
-        for each in told
-        for entry in thinned(each.run.evaluated, len(told))
+        for each, entries in zip(told, thinned(told, _measured(told)), strict=True)
+        for entry in entries
     ]
 
 
-def thinned(entries: Sequence[RoundEntry], lines: int) -> list[RoundEntry]:
-    """Leave out rounds evenly where lines have more points than can be seen; the last one stays."""
-    step = math.ceil(len(entries) * lines / MAX_POINTS)
-    return [e for n, e in enumerate(entries, start=1) if n == len(entries) or n % step == 0]
+def _measured(told: Sequence[Told]) -> list[list[RoundEntry]]:
+    """Return each run's evaluations."""
+    for each in told:
+        if not each.run.evaluated:
+            each.missing["accuracy"] = f"nothing was measured yet ({each.run.progress})"
+    return [list(each.run.evaluated) for each in told]
+
+
+def thinned(
+    told: Sequence[Told], entries: Sequence[Sequence[RoundEntry]], lines: int = 1
+) -> list[list[RoundEntry]]:
+    """Leave out rounds evenly where a figure has more points than can be seen.
+
+    Runs of one line keep the same rounds, so that they can be averaged; the last of each stays.
+
+    Args:
+        told: the runs.
+        entries: the entries of each.
+        lines: how many points a figure makes of an entry.
+    """
+    step = max(1, math.ceil(sum(map(len, entries)) * lines / MAX_POINTS))
+    kept: dict[str, set[int]] = {}
+    for line in {each.line for each in told}:
+        own = [found for each, found in zip(told, entries, strict=True) if each.line == line]
+        numbers = sorted({entry.number for found in own for entry in found})
+        kept[line] = set(numbers[step - 1 :: step])
+        kept[line] |= {found[-1].number for found in own if found}
+    return [
+        [entry for entry in found if entry.number in kept[each.line]]
+        for each, found in zip(told, entries, strict=True)
+    ]
 
 
 def submodel_records(told: Sequence[Told]) -> list[Record]:
     """Return a record for each submodel at each evaluation."""
+    most = max((len(each.run.accuracy) for each in told), default=0)
     return [
         {
-            "run": each.run.name,
+            **each.names,
             "method": each.run.method,
             "round": entry.number,
             "submodel": k,
             "accuracy": _percent(accuracy),
         }
-        for each in told
-        for entry in thinned(each.run.evaluated, len(told) * len(each.run.accuracy))
+        for each, entries in zip(told, thinned(told, _measured(told), most), strict=True)
+        for entry in entries
         for k, accuracy in enumerate(entry.accuracy, start=1)
     ]
 
@@ -119,25 +175,31 @@ def _percent(share: float) -> float | None:
 
 def round_records(told: Sequence[Told]) -> list[Record]:
     """Return a record for each round: loss, seconds, MiB, failures."""
+    for each in told:
+        if not each.run.rounds:
+            each.missing["rounds"] = "no round has been finished"
     return [
         {
-            "run": each.run.name,
+            **each.names,
             "round": entry.number,
             "loss": round(entry.loss, 4) if math.isfinite(entry.loss) else None,
             "seconds": round(entry.seconds, 3),
             "MiB": round((entry.bytes_down + entry.bytes_up) / 2**20, 3),
             "failures": len(entry.failures),
         }
-        for each in told
-        for entry in thinned(each.run.rounds, len(told))
+        for each, entries in zip(
+            told, thinned(told, [each.run.rounds for each in told]), strict=True
+        )
+        for entry in entries
     ]
 
 
 def cost_records(told: Sequence[Told]) -> list[Record]:
     """Return each submodel's accuracy and cost."""
+    _measured(told)
     return [
         {
-            "run": each.run.name,
+            **each.names,
             "submodel": profile.index,
             "accuracy": _percent(each.run.accuracy[profile.index - 1]),
             "MACs": profile.macs_total,
@@ -152,8 +214,17 @@ def cost_records(told: Sequence[Told]) -> list[Record]:
 
 
 def step_records(told: Sequence[Told]) -> list[Record]:
-    """Return the step size of each block of each submodel."""
-    return _of_submodels(told, 0, "block", "step size")
+    """Return the step size of each block of each submodel.
+
+    Runs whose steps are all 1 would be empty panels beside others, so they are left out there.
+    """
+    plain = [each for each in told if all(found.value == 1 for found in each.weights[0])]
+    if len(plain) == len(told):
+        return _of_submodels(told, 0, "block", "step size")
+    for each in plain:
+        if each.weights[0]:
+            each.missing["step sizes"] = "all are 1, its method does not learn them"
+    return _of_submodels([t for t in told if t not in plain], 0, "block", "step size")
 
 
 def norm_records(told: Sequence[Told]) -> list[Record]:
@@ -164,7 +235,7 @@ def norm_records(told: Sequence[Told]) -> list[Record]:
 def _of_submodels(told: Sequence[Told], which: int, place: str, value: str) -> list[Record]:
     return [
         {
-            "run": each.run.name,
+            **each.names,
             "submodel": found.submodel,
             place: found.place,
             value: round(found.value, 6) if math.isfinite(found.value) else None,
@@ -187,110 +258,11 @@ def coverage_records(told: Sequence[Told]) -> list[Record]:
             updates.setdefault(name, []).append((cell.numel, sum(totals[k] for k in cell.holders)))
         records += [
             {
-                "run": each.run.name,
+                **each.names,
                 "tensor": name,
                 "mean": round(sum(n * u for n, u in found) / sum(n for n, _ in found), 1),
                 "least": min(u for _, u in found),
             }
             for name, found in updates.items()
         ]
-    return records
-
-
-def label_records(told: Sequence[Told]) -> list[Record]:
-    """Return the examples of each class at each client, one set for each different partition."""
-    seen: dict[tuple[tuple[int, ...], ...], str] = {}
-    records = []
-    for each in told:
-        names, counts = _label_counts(each)
-        if not counts or counts in seen:
-            continue
-        seen[counts] = each.run.name
-        records += [
-            {"run": each.run.name, "client": client, "class": names[label], "examples": count}
-            for client, row in enumerate(counts[:MAX_CLIENTS_DRAWN])
-            for label, count in enumerate(row)
-        ]
-    return records
-
-
-def _label_counts(each: Told) -> tuple[Sequence[str], tuple[tuple[int, ...], ...]]:
-    run = each.run
-    if run.facts is not None and run.facts.label_counts:
-        return run.facts.class_names, run.facts.label_counts
-    data = run.config.data if run.config else None
-    # An older folder does not say: ask the data, but only files at hand, and no user's code.
-    at_hand = data is not None and (
-        data.name == "digits" or (data.root is not None and Path(data.root).exists())
-    )
-    if data is None or not at_hand or is_reference(data.name):
-        each.missing["labels"] = "the folder does not note them, and the data is not at hand"
-        return (), ()
-    try:
-        options = dict(data.options)
-        dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=options)
-        partition = Partition.load(run.path / PARTITION)
-        counts = partition.label_counts(dataset.train.labels, dataset.classes)
-    except (NeflError, OSError, IndexError) as error:
-        each.missing["labels"] = str(error)
-        return (), ()
-    names = dataset.class_names or tuple(map(str, range(dataset.classes)))
-    return names, tuple(map(tuple, counts.tolist()))
-
-
-def tier_records(told: Sequence[Told]) -> list[Record]:
-    """Return how often clients of each tier, or kind of device, trained each submodel."""
-    records = []
-    for each in told:
-        config, submodels = each.run.config, len(each.run.accuracy) or len(each.costs.profiles)
-        who = each.assignments
-        if config is None or who is None or not submodels:
-            each.missing["tiers"] = "the log does not say who trained what"
-            continue
-        tier = _tier_of(each, submodels)
-        counts = Counter(
-            (tier(client), k) for held in who for k, clients in held.items() for client in clients
-        )
-        for name in sorted({name for name, _ in counts}):
-            records += [
-                {"run": each.run.name, "tier": name, "submodel": k, "updates": counts[name, k]}
-                for k in range(1, submodels + 1)
-            ]
-    return records
-
-
-def _tier_of(each: Told, submodels: int) -> Callable[[int], str]:
-    config, sizes = each.run.config, client_sizes(each.run)
-    assert config is not None  # noqa: S101 - asked for before
-    if config.clients.capability == "devices" and sizes is not None:
-        fleet = Fleet(config.clients, each.costs.profiles, config.local.epochs, sizes, config.seed)
-        return lambda client: fleet.device(client).name
-    count, levels = config.clients.count, capability_levels(config.model, submodels)
-    return lambda client: f"tier {tier_of(client, count, levels)}"
-
-
-ALTERNATIVES: Mapping[str, str] = {
-    "nested": "nested submodels",
-    "full": "full model for everyone",
-    "strong_only": "full model where it fits",
-}
-
-
-def simulated_records(told: Sequence[Told]) -> list[Record]:
-    """Return the simulated hours up to each round, with nested submodels and without."""
-    records = []
-    for each in told:
-        sums = dict.fromkeys(ALTERNATIVES, 0.0)
-        for entry in each.run.rounds:
-            for key, way in ALTERNATIVES.items():
-                if key in entry.simulated:
-                    sums[key] += entry.simulated[key]
-                    records.append(
-                        {
-                            "run": each.run.name,
-                            "round": entry.number,
-                            "way": way,
-                            "hours": round(sums[key] / 3600, 6),
-                        }
-                    )
     return records

@@ -32,6 +32,7 @@ class RoundEntry:
         failures: what failed or was refused.
         attempt: how often the round was tried before.
         simulated: simulated seconds and counts, where devices are simulated.
+        test_loss: of each submodel, where it was measured.
     """
 
     number: int
@@ -46,6 +47,7 @@ class RoundEntry:
     failures: tuple[Failure, ...]
     attempt: int
     simulated: Mapping[str, float]
+    test_loss: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def read_round(event: Mapping[str, Any]) -> RoundEntry | None:
         seconds=max(0.0, _real(wall)) if math.isfinite(_real(wall)) else 0.0,
         failures=_failures(event),
         attempt=_whole(event.get("attempt")),
+        test_loss=tuple(map(_real, _list(event.get("test_loss")))),
         simulated={
             str(k): _real(v) for k, v in _table(event.get("simulated")).items() if _is_number(v)
         },

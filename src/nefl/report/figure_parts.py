@@ -1,4 +1,4 @@
-"""What figures are made of: colours of runs, lines with a point under the pointer, switches."""
+"""What figures are made of: lines over seeds with their band, panels, whole ticks, switches."""
 
 from collections.abc import Sequence
 
@@ -6,85 +6,210 @@ from nefl.report.datasets import Told
 from nefl.report.vega import Spec
 
 PANEL = 250
-"""Width in pixels of a panel, where a figure has one for each run."""
+"""Width in pixels of a panel, where a figure has one for each line."""
 COLOURS_IN_TURN = 7
-ONLY_SHOWN = {"filter": "indexof(shown, datum.run) >= 0"}
+MOST_TICKS = 8
+NUMBER = ".4~r"
+"""How numbers of an axis are written; left to itself a single tick at 2.47 would read 2."""
+SHOWN = {"filter": "indexof(shown, datum.run) >= 0"}
 
 
-def run_names(told: Sequence[Told]) -> list[str]:
-    """Return the runs' names in order."""
-    return [each.run.name for each in told]
+def switches(told: Sequence[Told]) -> list[Spec]:
+    """What a page switches: which runs are shown, and whether seeds are averaged or drawn each."""
+    return [
+        {"name": "shown", "value": [each.run.name for each in told]},
+        {"name": "seeds", "value": "averaged"},
+    ]
 
 
-def shown(told: Sequence[Told]) -> Spec:
-    """The switch by which a page takes runs out of a figure."""
-    return {"name": "shown", "value": run_names(told)}
+def lines_of(told: Sequence[Told]) -> list[str]:
+    """Return the names of the lines, in order."""
+    return list(dict.fromkeys(each.line for each in told))
 
 
-def run_colour(told: Sequence[Told]) -> Spec:
-    """A colour for each run."""
-    return {
-        "field": "run",
-        "type": "nominal",
-        "scale": {"domain": run_names(told)},  # a run keeps its colour when others are switched off
-        "legend": _run_legend(told),
-    }
+def has_seeds(told: Sequence[Told]) -> bool:
+    """Whether any line stands for several runs."""
+    return len(lines_of(told)) < len(told)
 
 
-def _run_legend(told: Sequence[Told]) -> Spec | None:
-    legend = {
+def over_seeds(value: str, *by: str, also: Sequence[str] = ()) -> list[Spec]:
+    """Average the runs of each line: `value` is their mean, `low` and `high` a deviation from it.
+
+    The deviation is that of a sample, n - 1, as in comparisons. A point stands only where all runs
+    of its line have one: a mean over fewer would jump. `drawn` is the line, or the run where the
+    page asks for every run.
+
+    Args:
+        value: what is averaged.
+        by: what else tells points apart: the round, the submodel.
+        also: further fields that are averaged, without a deviation.
+    """
+    means = [{"op": "mean", "field": field, "as": field} for field in (value, *also)]
+    return [
+        SHOWN,
+        {"filter": f"isValid(datum['{value}'])"},
+        {"calculate": "seeds == 'each' ? datum.run : datum.line", "as": "drawn"},
+        {
+            "joinaggregate": [{"op": "distinct", "field": "run", "as": "runs"}],
+            "groupby": ["drawn"],
+        },
+        {
+            "aggregate": [
+                *means,
+                {"op": "stdev", "field": value, "as": "deviation"},
+                {"op": "distinct", "field": "run", "as": "found"},
+                {"op": "min", "field": "runs", "as": "runs"},
+            ],
+            "groupby": ["drawn", "line", *by],
+        },
+        {"filter": "datum.found == datum.runs"},
+        {"calculate": "datum.runs > 1 ? datum.deviation : 0", "as": "deviation"},
+        {"calculate": f"datum['{value}'] - datum.deviation", "as": "low"},
+        {"calculate": f"datum['{value}'] + datum.deviation", "as": "high"},
+    ]
+
+
+def line_colour(told: Sequence[Told]) -> Spec:
+    """A colour for each line; it stays when others are switched off."""
+    return _by_line(told, {})
+
+
+def line_dash(told: Sequence[Told]) -> Spec:
+    """Colours return after seven lines; then dashes tell them apart."""
+    dashes = ([1, 0], [6, 3], [2, 2])
+    turns = [dashes[n // COLOURS_IN_TURN % 3] for n in range(len(lines_of(told)))]
+    return _by_line(told, {"range": turns})
+
+
+def _by_line(told: Sequence[Told], scale: Spec) -> Spec:
+    lines = lines_of(told)
+    legend: Spec = {
         "orient": "bottom",
-        "columns": 3,
+        "columns": 2 if max(map(len, lines), default=0) > 20 else 3,
         "title": None,
-        "symbolStrokeWidth": 2,
+        "symbolType": "stroke",
+        "symbolStrokeWidth": 3,
+        "symbolOpacity": 1,  # not that of the band
         "symbolLimit": 0,
     }
-    return legend if len(told) > 1 else None
-
-
-def run_dash(told: Sequence[Told]) -> Spec:
-    """Colours return after seven runs; then dashes tell runs apart."""
-    dashes = ([1, 0], [6, 3], [2, 2])
     return {
-        "field": "run",
+        "field": "line",
         "type": "nominal",
-        "scale": {
-            "domain": run_names(told),
-            "range": [dashes[n // COLOURS_IN_TURN % 3] for n in range(len(told))],
-        },
-        "legend": _run_legend(told),
+        "scale": {"domain": lines, **scale},
+        "legend": legend if len(lines) > 1 else None,
     }
 
 
-SUBMODEL = {"field": "submodel", "type": "ordinal", "legend": {"title": "submodel"}}
-ROUND = {"field": "round", "type": "quantitative", "axis": {"title": "round", "tickMinStep": 1}}
+def whole(channel: str, title: str, most: int = MOST_TICKS) -> Spec:
+    """An axis of counts: its ticks are whole numbers, however short it is.
+
+    A least step of 1 is not enough: over one round it leaves room for two ticks, so for 1.5.
+    """
+    span = f"abs(domain('{channel}')[1] - domain('{channel}')[0])"
+    return {
+        "title": title,
+        "format": "d",
+        "tickCount": {"expr": f"clamp(floor({span}), 1, {most})"},
+    }
 
 
-def lines(layers: Spec, encoding: Spec, tooltip: list[Spec]) -> Spec:
-    """Lines, and the point of them nearest to the pointer with what it says."""
+SUBMODEL = {
+    "field": "submodel",
+    "type": "ordinal",
+    "legend": {"title": "submodel", "symbolOpacity": 1},
+}
+ROUND = {"field": "round", "type": "quantitative", "axis": whole("x", "round")}
+ACCURACY = {
+    "field": "accuracy",
+    "type": "quantitative",
+    "scale": {"zero": False},
+    "axis": {"title": "test accuracy, %", "format": NUMBER},
+}
+
+
+def curves_of(
+    told: Sequence[Told], y: Spec, encoding: Spec, tooltip: Sequence[Spec], *, dashed: bool = False
+) -> Spec:
+    """Lines with their bands, and the point nearest to the pointer with what it says.
+
+    A line of one point would not be seen, so its point is.
+
+    Args:
+        told: the runs.
+        y: what is drawn, from `over_seeds`.
+        encoding: the other channels.
+        tooltip: what is said under the pointer.
+        dashed: whether lines that share a colour differ by their dashes.
+    """
+    dash = {"strokeDash": line_dash(told)} if dashed else {}
     hover = {
         "name": "hover",
         "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},
     }
-    point = {
+    seen = [
+        {"param": "hover", "empty": False, "value": 1},
+        {"test": "datum.points == 1", "value": 1},
+    ]
+    band: Spec = {
+        "mark": {"type": "area", "opacity": 0.13, "strokeWidth": 0},
+        "encoding": {"y": y | {"field": "low"}, "y2": {"field": "high"}},
+    }
+    point: Spec = {
         "mark": {"type": "point", "filled": True, "size": 70},
         "params": [hover],
         "encoding": {
-            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
-            "tooltip": tooltip,
-            "strokeDash": {"value": [1, 0]},
+            "y": y,
+            "opacity": {"condition": seen, "value": 0},
+            "tooltip": list(tooltip),
         },
     }
+    line: Spec = {"mark": {"type": "line"}, "encoding": {"y": y, **dash}}
+    detail = {"detail": {"field": "drawn", "type": "nominal"}}
+    bands = [band] if has_seeds(told) else []
+    return {"encoding": {**encoding, **detail}, "layer": [*bands, line, point]}
+
+
+def counted_points(*series: str) -> Spec:
+    """Count the points of each line, for `curves_of`."""
     return {
-        **layers,
-        "width": "container",
-        "height": 300,
-        "encoding": encoding,
-        "layer": [{"mark": {"type": "line", "interpolate": "linear"}}, point],
+        "joinaggregate": [{"op": "count", "as": "points"}],
+        "groupby": ["drawn", *series],
     }
 
 
-def tip(field: str, form: str = "") -> Spec:
+def panels_of(told: Sequence[Told], inner: Spec, columns: int = 3, width: int = PANEL) -> Spec:
+    """A panel for each line, or for each run where the page asks for every run."""
+    names = [*lines_of(told), *(each.run.name for each in told)]
+    count = len(lines_of(told))
+    facet: Spec = {
+        "field": "drawn",
+        "type": "nominal",
+        "title": None,
+        "sort": list(dict.fromkeys(names)),
+        "header": {"labelLimit": width},
+    }
+    return {
+        "facet": facet,
+        "columns": 2 if (count, columns) == (4, 3) else min(columns, count),
+        "spec": {**inner, "width": width},
+    }
+
+
+def tip(field: str, form: str = "", title: str = "") -> Spec:
     """A line of what is shown under the pointer; with a number's format if it is one."""
     kind = {"type": "quantitative", "format": form} if form else {"type": "nominal"}
-    return {"field": field, **kind}
+    return {"field": field, **kind, **({"title": title} if title else {})}
+
+
+def tips(told: Sequence[Told], *own: Spec) -> list[Spec]:
+    """What a point says: its line or run, what is its own, and how far its seeds are apart."""
+    spread = [tip("deviation", ".3~g", "± over seeds"), tip("runs", "d", "seeds")]
+    return [tip("drawn", title="run"), *own, *(spread if has_seeds(told) else [])]
+
+
+OVER_SEEDS = " Lines and bands are the mean over seeds and a standard deviation."
+
+
+def about_seeds(told: Sequence[Told], text: str = OVER_SEEDS) -> str:
+    """What a caption adds where lines stand for several runs."""
+    return text if has_seeds(told) else ""

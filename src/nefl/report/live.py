@@ -1,19 +1,22 @@
 """A page that follows runs while they go on, served to this machine only."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs
 
 from nefl.artifacts.runfolder import METRICS, to_json
-from nefl.errors import NeflError, RunError
+from nefl.errors import NeflError
 from nefl.report.page import live_content, make_page
 from nefl.report.runs import read_runs
+from nefl.web.answers import HTML, JSON, TEXT, Answer, Application, Environ
+from nefl.web.callers import Callers, Refusal
+from nefl.web.server import listen
 
 LOOPBACK = "127.0.0.1"
+THREADS = 4
 
 
 class Watched:
@@ -21,8 +24,9 @@ class Watched:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
-        self._lock = threading.Lock()
-        self._made: tuple[str, str] = ("", "")
+        self._lock = threading.Lock()  # pages that ask at once share the work
+        self._page: tuple[str | None, str] = (None, "")
+        self._made: tuple[str | None, str] = (None, "")
 
     def version(self) -> str:
         """Return what changes whenever a run's folder has something new."""
@@ -35,12 +39,16 @@ class Watched:
 
     def page(self) -> str:
         """Return the whole page."""
-        runs, refused = read_runs(self._paths)
-        return make_page(runs, refused, watched=self.version())
+        with self._lock:
+            version = self.version()
+            if self._page[0] != version:
+                runs, refused = read_runs(self._paths)
+                self._page = (version, make_page(runs, refused, watched=version))
+            return self._page[1]
 
     def content(self, seen: str) -> str | None:
         """Return what is new as JSON, or nothing if the page has seen it."""
-        with self._lock:  # two pages that ask at once share the work
+        with self._lock:
             version = self.version()
             if version == seen:
                 return None
@@ -49,63 +57,46 @@ class Watched:
                 self._made = (version, to_json(live_content(runs, refused, version)))
             return self._made[1]
 
+    def answer(self, environ: Environ) -> Answer:
+        """Answer one request: GET for the page and its content, nothing else.
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers GET for the page and its content; refuses everything else."""
-
-    watched: Watched
-
-    def do_GET(self) -> None:
-        """Answer."""
-        # A page elsewhere must not read this one through a name that resolves to this machine.
-        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if host not in (LOOPBACK, "localhost"):
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "ask 127.0.0.1")
-            return
-        asked = urlsplit(self.path)
+        Raises:
+            Refusal: if it asks for something else, or the runs can no longer be read.
+        """
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            raise Refusal(405, "this can only be fetched")
+        path = environ.get("PATH_INFO", "/")
         try:
-            if asked.path == "/":
-                self._answer(HTTPStatus.OK, "text/html", self.watched.page())
-            elif asked.path == "/content":
-                seen = parse_qs(asked.query).get("seen", [""])[0]
-                fresh = self.watched.content(seen)
-                status = HTTPStatus.NO_CONTENT if fresh is None else HTTPStatus.OK
-                self._answer(status, "application/json", fresh or "")
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only /")
+            if path == "/":
+                return Answer(self.page().encode(), HTML)
+            if path == "/content":
+                seen = parse_qs(environ.get("QUERY_STRING", "")).get("seen", [""])[0]
+                fresh = self.content(seen)
+                if fresh is None:
+                    return Answer(b"", JSON, HTTPStatus.NO_CONTENT)
+                return Answer(fresh.encode(), JSON)
         except NeflError as error:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error))
-
-    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-        data = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        if data:
-            self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing of each request."""
+            raise Refusal(500, str(error)) from None
+        raise Refusal(404, "there is only /")
 
 
-@contextmanager
-def serving(paths: Sequence[Path], port: int) -> Iterator[tuple[str, ThreadingHTTPServer]]:
-    """Serve the page of runs on this machine; give its address and the server to run.
+def _refuse(reason: str) -> Answer:
+    return Answer(reason.encode(), TEXT)
+
+
+def make_server(paths: Sequence[Path], port: int) -> Any:
+    """Return a server of the runs' page for this machine; `run` serves until `close`.
 
     Raises:
+        ConfigError: if waitress is not installed.
         RunError: if the port cannot be had, or nothing there is a run.
     """
     watched = Watched(paths)
     watched.page()  # what cannot be shown fails here, not in the browser
-    handler = type("Handler", (_Handler,), {"watched": watched})
-    try:
-        server = ThreadingHTTPServer((LOOPBACK, port), handler)
-    except OSError as error:
-        raise RunError(
-            f"port {port}: cannot be used ({error.strerror}); give another with --port"
-        ) from None
-    with server:
-        yield f"http://{LOOPBACK}:{server.server_address[1]}/", server
+    app = Application(watched.answer, _refuse, Callers(LOOPBACK))
+    return listen(app, host=LOOPBACK, port=port, threads=THREADS, max_body=1, extra="report")
+
+
+def address_of(server: Any) -> str:
+    """Return where a server's page is found."""
+    return f"http://{LOOPBACK}:{server.effective_port}/"

@@ -4,31 +4,74 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nefl.report.datasets import Told, coverage_records, norm_records, step_records
-from nefl.report.figure_parts import ONLY_SHOWN, PANEL, SUBMODEL, run_colour, run_names, shown, tip
-from nefl.report.vega import Figure, Spec
+from nefl.report.figure_parts import (
+    PANEL,
+    SUBMODEL,
+    about_seeds,
+    has_seeds,
+    lines_of,
+    over_seeds,
+    panels_of,
+    switches,
+    tip,
+    tips,
+    whole,
+)
+from nefl.report.vega import FILE_WIDTH, Figure, Spec
+
+LETTER = 6.5
+"""Pixels of a letter of an axis' label, about."""
+COVERAGE_WIDTH = 840
+"""Pixels for all panels of coverage in a row: they share one list of tensors."""
+MANY_TENSORS = 90
 
 
 def _by_place(told: Sequence[Told], place: str, value: str, records: list[Any]) -> Spec:
-    """A number of each submodel along the model, a panel for each run."""
+    """A number of each submodel along the model, a panel for each line."""
+    known = {record["run"] for record in records}
+    drawn = [each for each in told if each.run.name in known]
+    places = _in_order(records, place)
+    one = len(lines_of(drawn)) == 1
+    room = (FILE_WIDTH if one else PANEL) / max(1, len(places))
+    level = max(map(len, places), default=0) * LETTER < room
+    y: Spec = {"field": value, "type": "quantitative", "scale": {"zero": False}}
+    said = tips(told, tip("submodel"), tip(place), tip(value, ".4~g"))
     inner: Spec = {
         "height": 220,
-        "mark": {"type": "line", "point": {"size": 40, "filled": True}, "tooltip": True},
         "encoding": {
             "x": {
                 "field": place,
                 "type": "nominal",
-                "sort": _in_order(records, place),
-                "axis": {"title": place, "labelAngle": -60, "labelOverlap": True},
+                "sort": places,
+                "axis": {
+                    "title": place,
+                    "labelAngle": 0 if level else -60,
+                    "labelOverlap": True,
+                },
             },
-            "y": {"field": value, "type": "quantitative", "scale": {"zero": False}},
             "color": SUBMODEL,
+            # Bars of one place stand side by side, where there is room for it.
+            **({"xOffset": {"field": "submodel"}} if level and has_seeds(drawn) else {}),
+            "detail": {"field": "drawn", "type": "nominal"},
         },
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.5},
+                "encoding": {"y": y | {"field": "low", "title": value}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "line", "point": {"size": 40, "filled": True}},
+                "encoding": {"y": y | {"title": value}, "tooltip": said},
+            },
+        ],
     }
-    base: Spec = {"params": [shown(told)], "transform": [ONLY_SHOWN]}
-    if len(told) == 1:
+    base: Spec = {
+        "params": switches(told),
+        "transform": over_seeds(value, place, "submodel"),
+    }
+    if one:
         return {**base, **inner, "width": "container"}
-    facet = {"field": "run", "type": "nominal", "title": None, "sort": run_names(told)}
-    return {**base, "facet": facet, "columns": 3, "spec": {**inner, "width": PANEL}}
+    return {**base, **panels_of(drawn, inner)}
 
 
 def _in_order(records: Sequence[Mapping[str, Any]], place: str) -> list[str]:
@@ -37,12 +80,15 @@ def _in_order(records: Sequence[Mapping[str, Any]], place: str) -> list[str]:
     return list(dict.fromkeys(str(record[place]) for record in by_size))
 
 
+BARS = " Points and bars are the mean over seeds and a standard deviation."
+
+
 def steps(told: Sequence[Told]) -> Figure:
     """Step sizes by block and submodel."""
     records = step_records(told)
     about = "Step size of each residual block of each submodel at the newest checkpoint."
     spec = _by_place(told, "block", "step size", records)
-    return Figure("step-sizes", "Step sizes", about, spec, records)
+    return Figure("step-sizes", "Step sizes", about + about_seeds(told, BARS), spec, records)
 
 
 def norms(told: Sequence[Told]) -> Figure:
@@ -50,42 +96,57 @@ def norms(told: Sequence[Told]) -> Figure:
     records = norm_records(told)
     about = "Mean absolute weight of each layer of each submodel at the newest checkpoint."
     spec = _by_place(told, "layer", "L1 norm", records)
+    about += about_seeds(told, BARS)
     return Figure("l1-norms", "Average L1 norm of weights", about, spec, records)
 
 
 def coverage(told: Sequence[Told]) -> Figure:
-    """How often the elements of each tensor were trained."""
+    """How often the elements of each tensor were trained: panels side by side, one list of tensors.
+
+    Lines in one panel would lie upon each other, since most of them train a tensor alike.
+    """
     records = coverage_records(told)
     tensors = list(dict.fromkeys(record["tensor"] for record in records))
-    x = {"type": "quantitative", "axis": {"title": "updates of an element"}}
-    tips = [tip("run"), tip("tensor"), tip("mean", ".1f"), tip("least", "d")]
+    lines = max(1, len(lines_of(told)))
+    width = max(120, min(FILE_WIDTH, COVERAGE_WIDTH // lines))
+    x: Spec = {
+        "type": "quantitative",
+        "axis": whole("x", "updates of an element", most=max(2, width // 50)),
+    }
+    said = tips(told, tip("tensor"), tip("mean", ".1f"), tip("least", ".3~g"))
     bar: Spec = {
         "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.5},
-        "encoding": {"x": {"field": "least", **x}, "x2": {"field": "mean"}, "tooltip": tips},
+        "encoding": {"x": {"field": "least", **x}, "x2": {"field": "mean"}, "tooltip": said},
     }
     dot: Spec = {
-        "mark": {"type": "point", "filled": True, "size": 55},
-        "encoding": {"x": {"field": "mean", **x}, "tooltip": tips},
+        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
+        "encoding": {"x": {"field": "mean", **x}, "tooltip": said},
     }
-    spec: Spec = {
-        "params": [shown(told)],
-        "transform": [ONLY_SHOWN],
-        "width": "container",
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "height": {"step": 16 if len(tensors) <= 40 else 7},
+    inner: Spec = {
+        "height": {"step": 14 if len(tensors) <= MANY_TENSORS else 7},
         "encoding": {
             "y": {
                 "field": "tensor",
                 "type": "nominal",
                 "sort": tensors,
-                "axis": {"title": None, "labelOverlap": True, "grid": True},
+                "axis": {"title": None, "labelOverlap": True, "grid": True, "labelLimit": 220},
             },
-            "color": run_colour(told),
         },
         "layer": [bar, dot],
     }
+    base: Spec = {
+        "params": switches(told),
+        "transform": over_seeds("mean", "tensor", also=["least"]),
+    }
+    if lines == 1:
+        fit = {"autosize": {"type": "fit-x", "contains": "padding"}}
+        spec = {**base, **inner, "width": "container", **fit}
+    else:
+        columns = max(1, COVERAGE_WIDTH // width)
+        spec = {**base, **panels_of(told, inner, columns=columns, width=width)}
     about = (
         "How many updates the elements of each shared tensor were averaged from over the run: the "
         "dot is the mean, the bar reaches to the element that was trained least."
     )
+    about += about_seeds(told, " Both are means over seeds.")
     return Figure("coverage", "Coverage by tensor", about, spec, records)

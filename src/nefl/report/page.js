@@ -28,8 +28,8 @@
   };
 
   const signals = () => {
-    const measure = document.getElementById("measure");
-    return measure ? { shown: shown(), measure: measure.value } : { shown: shown() };
+    const menus = ["measure", "seeds"].map((id) => document.getElementById(id)).filter(Boolean);
+    return { shown: shown(), ...Object.fromEntries(menus.map((menu) => [menu.id, menu.value])) };
   };
 
   const tell = (view) => {
@@ -122,19 +122,32 @@
     return String(Math.round(value));
   };
 
-  // The best submodel of each run that a budget allows.
+  // The mean over seeds of each submodel, as the figures have it.
+  function means(rows) {
+    const each = document.getElementById("seeds")?.value === "each";
+    const groups = new Map();
+    for (const row of rows.filter((r) => r.accuracy !== undefined)) {
+      const drawn = each ? row.run : row.line;
+      const key = JSON.stringify([drawn, row.submodel]);
+      const group = groups.get(key) ?? { ...row, drawn, sum: 0, count: 0 };
+      groups.set(key, { ...group, sum: group.sum + row.accuracy, count: group.count + 1 });
+    }
+    return [...groups.values()].map((g) => ({ ...g, accuracy: Number((g.sum / g.count).toFixed(2)) }));
+  }
+
+  // The best submodel of each line that a budget allows.
   function pick() {
     const slider = document.getElementById("budget");
     if (!slider) return;
     const kind = document.getElementById("budget-kind").value;
-    const rows = records(content.costs).filter((r) => shown().includes(r.run));
+    const rows = means(records(content.costs).filter((r) => shown().includes(r.run)));
     const costs = records(content.costs).map((r) => r[kind]);
     const [low, high] = [Math.min(...costs), Math.max(...costs)];
     const budget = slider.value === slider.max ? high : low * (high / low) ** (slider.value / 100);
     const best = new Map();
     for (const row of rows) {
-      const known = best.get(row.run);
-      if (row[kind] <= budget * 1.000001 && (!known || row.accuracy > known.accuracy)) best.set(row.run, row);
+      const known = best.get(row.drawn);
+      if (row[kind] <= budget * 1.000001 && (!known || row.accuracy > known.accuracy)) best.set(row.drawn, row);
     }
     const order = [...best.values()].sort((a, b) => b.accuracy - a.accuracy);
     slider.setAttribute("aria-valuetext", `${short(budget)} ${kind}`);
@@ -142,7 +155,7 @@
     const list = document.getElementById("budget-picks");
     list.replaceChildren(...order.map((row) => {
       const item = document.createElement("li");
-      item.textContent = `${row.run}: submodel ${row.submodel}, ${row.accuracy} % with ${short(row[kind])} ${kind}`;
+      item.textContent = `${row.drawn}: submodel ${row.submodel}, ${row.accuracy} % with ${short(row[kind])} ${kind}`;
       return item;
     }));
   }
@@ -170,11 +183,13 @@
       const answer = await fetch(`content?seen=${encodeURIComponent(version)}`);
       if (answer.status === 200) {
         const fresh = await answer.json();
-        if (Object.keys(fresh.content.figures).join() !== Object.keys(content.figures).join()) {
+        const names = (given) => Object.keys(given.figures).join() + given.outline;
+        if (names(fresh.content) !== names(content)) {
           window.location.reload();
           return;
         }
         version = fresh.content.version;
+        const old = content.figures;
         Object.assign(content, fresh.content);
         const off = new Set([...document.querySelectorAll("input[data-run]")].filter((b) => !b.checked).map((b) => b.dataset.run));
         for (const [id, html] of Object.entries(fresh.parts)) {
@@ -184,6 +199,11 @@
         for (const box of document.querySelectorAll("input[data-run]")) box.checked = !off.has(box.dataset.run);
         for (const [chart, view] of views) {
           const figure = content.figures[chart.dataset.figure];
+          if (JSON.stringify(figure.spec) !== JSON.stringify(old[chart.dataset.figure].spec)) {
+            chart.dataset.state = "";
+            await draw(chart);
+            continue;
+          }
           chart.dataset.state = dark.matches + figure.data;
           await view.data("records", records(figure.data)).runAsync();
         }

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from nefl.report.comparison import compare
 from nefl.report.content import make_content, script_json
-from nefl.report.datasets import Told
+from nefl.report.datasets import Told, left_out, tell
+from nefl.report.figure_parts import has_seeds, lines_of
 from nefl.report.figures import by_name
 from nefl.report.runs import Run
 from nefl.report.summary import abouts_of, failures_of, problems_of, summary_of
@@ -35,10 +36,12 @@ GROUPS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     ("time", "Time and traffic", ("simulated-time", "seconds", "traffic", "failures")),
 )
 TOLD_IN = {
+    "accuracy": ("accuracy",),
     "cost": ("costs",),
-    "steps": ("weights",),
+    "steps": ("weights", "step sizes"),
     "coverage": ("coverage",),
     "clients": ("labels", "tiers"),
+    "time": ("rounds",),
 }
 """Which gaps of `Told.missing` belong to which group."""
 
@@ -103,9 +106,13 @@ def live_content(runs: Sequence[Run], refused: Sequence[str], watched: str) -> d
 
 
 def _values(runs: Sequence[Run], refused: Sequence[str], watched: str) -> dict[str, Any]:
-    told = [Told(run) for run in runs]
+    told = tell(runs)
     figures = by_name(told)
+    groups = _groups(figures, told)
     content = make_content([run.name for run in runs], figures, live=bool(watched), version=watched)
+    # What a watched page cannot put in anew: where it changes, the page is loaded again.
+    fixed = [(group.notes, [(f.about, f.notes) for f in group.figures]) for group in groups]
+    content.json["outline"] = hashlib.sha256(repr(fixed).encode()).hexdigest()[:16]
     comparison = compare(runs) if len(runs) > 1 else None
     failures, failure_line = failures_of(runs)
     submodels = max((len(run.accuracy) for run in runs), default=0)
@@ -119,7 +126,9 @@ def _values(runs: Sequence[Run], refused: Sequence[str], watched: str) -> dict[s
         "problems": [*problems_of(runs), *(f"left out: {reason}" for reason in refused)],
         "grids": grids(comparison) if comparison else [],
         "footnotes": footnotes(comparison) if comparison else [],
-        "groups": _groups(figures, told),
+        "groups": groups,
+        "several_lines": len(lines_of(told)) > 1,
+        "seeds": has_seeds(told),
         "measures": ["average", "worst", "best", *_submodels(submodels)],
         "failures": failures,
         "failure_line": failure_line,
@@ -136,12 +145,8 @@ def _groups(figures: Mapping[str, Figure], told: Sequence[Told]) -> list[Group]:
     groups = []
     for key, title, names in GROUPS:
         found = tuple(figures[name] for name in names if name in figures)
-        notes = [
-            f"{each.run.name}: {gap} are not known: {each.missing[gap]}"
-            for each in told
-            for gap in TOLD_IN.get(key, ())
-            if gap in each.missing
-        ]
+        gaps = [*TOLD_IN[key], *(["simulated time"] if "simulated-time" in figures else [])]
+        notes = left_out(told, *gaps)
         if not found and not notes:
             notes = ["Nothing to show yet."]
         groups.append(Group(key, title, found, tuple(notes)))

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.report.comparison import Row, compare
-from nefl.report.figure_parts import SUBMODEL
+from nefl.report.figure_parts import ACCURACY, SUBMODEL
+from nefl.report.gathering import effective, title_of, varied_keys
 from nefl.report.runs import Run, mean
 from nefl.report.vega import Figure, Spec
 
@@ -169,32 +170,33 @@ def _method_lines(order: list[str]) -> Spec:
             {
                 "transform": averages,
                 "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"x": _ACCURACY | {"field": "low"}, "x2": {"field": "high"}},
+                "encoding": {"x": ACCURACY | {"field": "low"}, "x2": {"field": "high"}},
             },
             {
                 "transform": submodels,
-                "mark": {"type": "point", "filled": True, "size": 45, "tooltip": True},
-                "encoding": {"x": _ACCURACY, "color": SUBMODEL},
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "size": 45,
+                    "opacity": 1,
+                    "tooltip": True,
+                },
+                "encoding": {"x": ACCURACY, "color": SUBMODEL},
             },
             {
                 "transform": averages,
                 "mark": stroke,
-                "encoding": {"x": _ACCURACY | {"field": "average"}},
+                "encoding": {"x": ACCURACY | {"field": "average"}},
             },
         ],
     }
 
 
-_ACCURACY: Spec = {
-    "field": "accuracy",
-    "type": "quantitative",
-    "scale": {"zero": False},
-    "axis": {"title": "test accuracy, %"},
-}
-
-
 def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
-    """Average and worst accuracy by a setting, a line for each method, seeds averaged.
+    """Average and worst accuracy by a setting, methods and seeds gathered as in comparisons.
+
+    Numbers are joined by lines; of names each has its dots side by side. Where the setting has one
+    value, methods stand one below the other.
 
     Args:
         runs: the runs.
@@ -203,72 +205,95 @@ def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
         title: what the setting is called.
     """
     rows = [row for section in compare(runs).sections for row in section.rows]
-    others = [k for k in ("data.name", "partition.kind", "model.name") if k != key]
-    others = [k for k in others if len({str(run.settings[k]) for run in runs}) > 1]
+    settings = [effective(row.runs[0]) for row in rows]
+    others = [k for k in varied_keys(settings) if k != key]
     records = [
         record
-        for row in rows
+        for row, own in zip(rows, settings, strict=True)
         for measure in ("average", "worst")
-        for record in _point(row, measure, key, others)
+        for record in _point(row, measure, own[key], title_of(own, others))
     ]
-    numeric = all(isinstance(record["setting"], int | float) for record in records)
+    values = list(dict.fromkeys(record["setting"] for record in records))
+    if len(values) <= 1:
+        inner = _one_value(records)
+    elif all(isinstance(value, int | float) for value in values):
+        inner = _joined(title, sorted(values))
+    else:
+        inner = _side_by_side(title)
     spec: Spec = {
         "facet": {"column": {"field": "measure", "type": "nominal", "title": None}},
-        "spec": {
-            "width": 230,
-            "height": 220,
-            "encoding": {
-                "x": {
-                    "field": "setting",
-                    "type": "quantitative" if numeric else "nominal",
-                    "sort": None,
-                    "axis": {"title": title, "labelAngle": 0},
-                    **({"scale": {"zero": False, "padding": 12}} if numeric else {}),
-                },
-                "color": {"field": "method", "type": "nominal", "sort": None},
-            },
-            "layer": [
-                {
-                    "mark": {"type": "line", "point": True, "tooltip": True},
-                    "encoding": {
-                        "y": {
-                            "field": "accuracy",
-                            "type": "quantitative",
-                            "scale": {"zero": False},
-                            "axis": {"title": "test accuracy, %"},
-                        }
-                    },
-                },
-                {
-                    "mark": {"type": "rule"},
-                    "encoding": {
-                        "y": {"field": "low", "type": "quantitative"},
-                        "y2": {"field": "high"},
-                    },
-                },
-            ],
-        },
+        "spec": inner,
     }
     about = f"Average and worst accuracy by {title}; bars are a standard deviation over seeds."
+    if len(values) == 1:
+        about = f"{about} All runs have the same: {values[0]}."
     return Figure(name, f"Accuracy by {title}", about, spec, records)
 
 
-def _point(row: Row, measure: str, key: str, others: Sequence[str]) -> list[dict[str, Any]]:
-    beside = [str(row.runs[0].settings[other]) for other in others]
+def _point(row: Row, measure: str, value: Any, section: str) -> list[dict[str, Any]]:
     found = row.measures[measure]
     if not math.isfinite(found.mean):
         return []
     spread = found.spread if math.isfinite(found.spread) else 0.0
     return [
         {
-            "method": ", ".join((row.runs[0].method, *beside)),
+            "method": ", ".join(filter(None, (row.name, section))),
             "measure": measure,
-            "setting": row.runs[0].settings[key],
-            "accuracy": round(100 * found.mean, 2),
-            "low": round(100 * (found.mean - spread), 2),
-            "high": round(100 * (found.mean + spread), 2),
+            "setting": value,
+            **_percents(
+                {
+                    "accuracy": found.mean,
+                    "low": found.mean - spread,
+                    "high": found.mean + spread,
+                }
+            ),
         }
     ]
+
+
+_METHOD: Spec = {
+    "field": "method",
+    "type": "nominal",
+    "sort": None,
+    "legend": {"orient": "bottom", "columns": 2, "title": None, "symbolLimit": 0},
+}
+
+
+def _bars(along: str, mark: Spec) -> list[Spec]:
+    """Accuracies along an axis, with a bar for their spread."""
+    bar: Spec = {"mark": {"type": "rule", "strokeWidth": 1.5}}
+    bar["encoding"] = {along: ACCURACY | {"field": "low"}, f"{along}2": {"field": "high"}}
+    return [bar, {"mark": {"tooltip": True, **mark}, "encoding": {along: ACCURACY}}]
+
+
+def _joined(title: str, values: list[float]) -> Spec:
+    x: Spec = {
+        "field": "setting",
+        "type": "quantitative",
+        "axis": {"title": title, "labelAngle": 0, "values": values, "labelOverlap": True},
+        "scale": {"zero": False, "padding": 12},
+    }
+    line = {"type": "line", "point": {"size": 50, "filled": True}}
+    layers = _bars("y", line)
+    return {"width": 230, "height": 220, "encoding": {"x": x, "color": _METHOD}, "layer": layers}
+
+
+def _side_by_side(title: str) -> Spec:
+    """Dots without lines, since names have no distances."""
+    x: Spec = {"field": "setting", "type": "nominal", "sort": None}
+    x["axis"] = {"title": title, "labelAngle": 0}
+    encoding = {"x": x, "xOffset": {"field": "method", "sort": None}, "color": _METHOD}
+    layers = _bars("y", {"type": "point", "filled": True, "size": 60, "opacity": 1})
+    return {"width": 230, "height": 220, "encoding": encoding, "layer": layers}
+
+
+def _one_value(records: Sequence[dict[str, Any]]) -> Spec:
+    averages = (record for record in records if record["measure"] == "average")
+    order = [record["method"] for record in sorted(averages, key=lambda r: -r["accuracy"])]
+    y: Spec = {"field": "method", "type": "nominal", "sort": order}
+    y["axis"] = {"title": None, "grid": True, "labelLimit": 260}
+    layers = _bars("x", {"type": "point", "filled": True, "size": 60, "opacity": 1})
+    return {"width": 230, "height": {"step": 22}, "encoding": {"y": y}, "layer": layers}
 
 
 def by_architecture(runs: Sequence[Run]) -> Figure:

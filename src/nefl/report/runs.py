@@ -5,19 +5,26 @@ can be read is taken and the rest is named in `problems`.
 """
 
 import fcntl
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nefl.artifacts.facts import Facts, read_facts
-from nefl.artifacts.runfolder import CONFIG, IDENTITY, LOCK, METRICS, read_log
+from nefl.artifacts.identity import IDENTITY
+from nefl.artifacts.runfolder import CONFIG, LOCK, METRICS, SUMMARY, read_log
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
+from nefl.extras import need
+from nefl.files import open_without_links
+from nefl.parsing import parse_json
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
+from nefl.report.numbers import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VERSIONS = ("nefl", "torch", "numpy", "python", "machine")
 Status = Literal["finished", "running", "unfinished", "failed", "empty"]
@@ -39,6 +46,7 @@ class Run:
         versions: versions of what it was started with, by name.
         facts: what it was made of, where the folder notes it.
         fingerprint: the checksum of its family's layout, empty where the folder has none.
+        summary: what came out, as in `summary.json`; empty before the run has finished.
         problems: what could not be read, for people.
     """
 
@@ -53,6 +61,7 @@ class Run:
     versions: Mapping[str, str]
     facts: Facts | None
     fingerprint: str
+    summary: Mapping[str, Any]
     problems: tuple[str, ...]
 
     @property
@@ -64,6 +73,38 @@ class Run:
     def accuracy(self) -> tuple[float, ...]:
         """The accuracy of each submodel at the last evaluation; nothing before the first."""
         return self.evaluated[-1].accuracy if self.evaluated else ()
+
+    @property
+    def curves(self) -> list[dict[str, Any]]:
+        """A record for each submodel at each evaluation.
+
+        `round`, `submodel` (from 1), `accuracy` and `test_loss`; `updates` and `train_loss` are
+        those of that round: how many updates of the submodel counted, and the mean training loss
+        of all clients.
+        """
+        return [
+            {
+                "round": entry.number,
+                "submodel": number,
+                "accuracy": accuracy,
+                "test_loss": entry.test_loss[number - 1]
+                if number <= len(entry.test_loss)
+                else math.nan,
+                "updates": entry.trained.get(number, 0),
+                "train_loss": entry.loss,
+            }
+            for entry in self.evaluated
+            for number, accuracy in enumerate(entry.accuracy, start=1)
+        ]
+
+    def frame(self) -> "pd.DataFrame":
+        """Return the curves as a pandas frame.
+
+        Raises:
+            ConfigError: if pandas is not installed, with the command that installs it.
+        """
+        made: pd.DataFrame = need("pandas").DataFrame(self.curves)
+        return made
 
     @property
     def last_round(self) -> int:
@@ -131,12 +172,13 @@ def _with_own_names(runs: Sequence[Run]) -> list[Run]:
     return [Run(**{**run.__dict__, "name": name}) for name, run in zip(names, runs, strict=True)]
 
 
-def read_run(path: Path) -> Run:
-    """Read a run's folder; it may be in use.
+def read_run(path: str | Path) -> Run:
+    """Read a run's folder: settings, curves, what came out. It may be in use.
 
     Raises:
         RunError: if it is no run's folder, or its settings cannot be read at all.
     """
+    path = Path(path)
     if not (path / CONFIG).is_file():
         raise RunError(f"{path}: is no run's folder (it has no {CONFIG})")
     problems: list[str] = []
@@ -159,7 +201,8 @@ def read_run(path: Path) -> Run:
         stopped=stopped,
         versions={k: str(start[k]) for k in VERSIONS if k in start},
         facts=read_facts(path),
-        fingerprint=_fingerprint(path),
+        fingerprint=str(_noted(path / IDENTITY).get("model", "")),
+        summary=_noted(path / SUMMARY),
         problems=tuple(problems),
     )
 
@@ -201,7 +244,7 @@ def _rounds(events: Sequence[Mapping[str, Any]], problems: list[str]) -> tuple[R
             else:
                 found[entry.number] = entry  # of a round that was run again the last line counts
     if strange:
-        problems.append(f"{METRICS}: {strange} lines of rounds could not be understood")
+        problems.append(f"{METRICS}: {counted(strange, 'line')} of rounds could not be understood")
     return tuple(entry for _, entry in sorted(found.items()))
 
 
@@ -227,7 +270,7 @@ def _status(
 def _is_held(path: Path) -> bool:
     """Whether a process holds the folder just now."""
     try:
-        with (path / LOCK).open(encoding="utf-8") as file:
+        with open(path / LOCK, encoding="utf-8", opener=open_without_links) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -236,11 +279,13 @@ def _is_held(path: Path) -> bool:
     return False
 
 
-def _fingerprint(path: Path) -> str:
+def _noted(path: Path) -> Mapping[str, Any]:
+    """Return what a JSON file of the folder holds, nothing where it is not there or damaged."""
     try:
-        return str(json.loads((path / IDENTITY).read_text(encoding="utf-8"))["model"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def mean(values: Sequence[float]) -> float:

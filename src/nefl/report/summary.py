@@ -12,7 +12,7 @@ from nefl.config import RunConfig
 from nefl.config_reading import flatten
 from nefl.report.costs import bytes_spent, macs_spent
 from nefl.report.datasets import Told
-from nefl.report.numbers import show_bytes, show_count, show_duration, show_percent
+from nefl.report.numbers import counted, show_bytes, show_count, show_duration, show_percent
 from nefl.report.runs import Run, mean
 
 MOST_FAILURES = 100
@@ -98,13 +98,13 @@ def failures_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
     ]
     found = [{"run": name, "round": number, **asdict(failure)} for name, number, failure in listed]
     repeated = [(run.name, attempt) for run in runs for attempt in run.repeated]
-    line = f"{len(found)} updates failed or were refused"
+    line = f"{counted(len(found), 'update')} failed or refused"
     if len(found) > MOST_FAILURES:
         line += f"; the last {MOST_FAILURES} are listed"
     if repeated:
         name, last = repeated[-1]
         line += (
-            f"; {len(repeated)} rounds did not count and were repeated, the last of them round "
-            f"{last.number} of {name}: {last.why}"
+            f"; {counted(len(repeated), 'round')} did not count and had to be repeated, the last "
+            f"of them round {last.number} of {name}: {last.why}"
         )
     return found[-MOST_FAILURES:], f"{line}."

@@ -43,6 +43,7 @@ class Figure:
         about: what it shows, in a sentence or two: for those who cannot see it, and its caption.
         spec: the Vega-Lite description, without data.
         records: the data.
+        notes: what a reader must know besides: runs that are drawn with others, what is cut.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Figure:
     about: str
     spec: Spec
     records: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
 
 
 def theme(name: Theme) -> Spec:
@@ -69,6 +71,7 @@ def theme(name: Theme) -> Spec:
             "titleFontSize": 12,
             "titleFontWeight": "normal",
             "labelLimit": 180,
+            "labelFlush": False,
         },
         "legend": {
             "labelColor": ink,
@@ -84,6 +87,7 @@ def theme(name: Theme) -> Spec:
         "tick": {"color": ink},
         "rule": {"color": ink},
         "line": {"strokeWidth": 1.8},
+        "mark": {"color": RUN_COLOURS[name][0]},
         "range": {
             "category": RUN_COLOURS[name],
             "ordinal": SUBMODEL_COLOURS[name],

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nefl.artifacts.checkpoint import load_state
+from nefl.artifacts.kept import read_kept
 from nefl.errors import RunError
 from nefl.nesting.corners import extract
 from nefl.nesting.modules import BatchNorm, StepSize
@@ -22,15 +22,12 @@ class OfSubmodel:
 
 def newest_state(run: Run, family: Family) -> tuple[ServerState | None, str]:
     """Return the weights of the newest checkpoint that is whole, or why there are none."""
-    folder = run.path / "checkpoints"
-    paths = sorted(folder.glob("round-*.safetensors"), reverse=True)
-    best = folder / "best.safetensors"
     problem = "it has no checkpoint"
-    for path in [*paths, *([best] if best.exists() else [])]:
+    for best in (False, True):
         try:
-            return load_state(path, family), ""
+            return read_kept(run.path, family, best=best), ""
         except RunError as error:
-            problem = str(error)
+            problem = str(error) if not best else problem
     return None, problem
 
 

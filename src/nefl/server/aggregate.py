@@ -63,9 +63,9 @@ class Aggregate:
             UpdateError: naming the client, the tensor and the reason.
         """
         task = update.task
+        check_update(update, self._family, self._state.round_number + 1)
         if task.client in self._clients:
             raise UpdateError(f"client {task.client}: has an update in this round already")
-        check_update(update, self._family, self._state.round_number + 1)
         weight = update.examples if self._weighting == "examples" else 1
         self._shared.add(task.submodel, update.trained, weight)
         self._own_sums(task.submodel).add(task.submodel, update.trained, weight)
@@ -113,6 +113,7 @@ class _Sums:
         self._in_group = 0
         self._corners: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
+    @torch.no_grad()
     def add(self, submodel: int, trained: Tensors, weight: int) -> None:
         """Add the tensors that belong here; the others are somebody else's."""
         if self._in_group == GROUP:

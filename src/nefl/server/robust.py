@@ -82,9 +82,9 @@ class RobustAggregate:
             UpdateError: naming the client, the tensor and the reason.
         """
         task = update.task
+        check_update(update, self._family, self._state.round_number + 1)
         if task.client in self._updates:
             raise UpdateError(f"client {task.client}: has an update in this round already")
-        check_update(update, self._family, self._state.round_number + 1)
         copies = {name: tensor.detach().cpu().clone() for name, tensor in update.trained.items()}
         self._updates[task.client] = task.submodel, copies
 

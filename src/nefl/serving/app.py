@@ -1,133 +1,86 @@
-"""The pages and answers of `nefl serve`, as a WSGI application."""
+"""The pages and answers of `nefl serve`."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.resources import files
-from threading import BoundedSemaphore
 from typing import Any
 from urllib.parse import parse_qsl
 
 from nefl.elastic.budget import Budget, parse_budget
 from nefl.errors import ConfigError, DataError
+from nefl.serving.lanes import Lane
 from nefl.serving.predictor import Prediction, Predictor
+from nefl.web.answers import HTML, JSON, Answer, Environ
+from nefl.web.callers import Refusal
 
 MAX_BODY = 10 * 2**20
 """Bytes of a picture that are taken."""
 
 CONCURRENCY = 16
-"""Requests under way at once; more are told to come again."""
+"""Pictures under way at once; more are told to come again."""
 
-HEADERS = (
+LARGE_BODY = 2**20
+"""Bytes from which on a picture waits among the large ones before it is even read."""
+
+LARGE_PLACES = 4
+"""Large pictures under way at once. One is unpacked while the others wait, and small ones pass."""
+
+POLICY = (
+    "Content-Security-Policy",
     (
-        "Content-Security-Policy",
-        (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        ),
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "DENY"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cache-Control", "no-store"),
 )
 PAGES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
+    "/": ("index.html", HTML),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    411: "Length Required",
-    413: "Content Too Large",
-    503: "Service Unavailable",
-}
-
-Environ = Mapping[str, Any]
-StartResponse = Callable[[str, list[tuple[str, str]]], object]
-
-
-@dataclass(frozen=True)
-class Refusal(Exception):  # noqa: N818 -- it is an answer, not a fault of the program
-    """An answer other than the one asked for."""
-
-    status: int
-    reason: str
 
 
 class ServeApp:
     """Answers requests for one file.
 
+    Small pictures and large ones have a lane each: one of either is unpacked at a time, so that
+    memory is bounded, and large ones keep no small one waiting.
+
     Args:
         predictor: the file's.
-        hosts: names under which the server may be asked; others are refused, so that a page of
-            elsewhere cannot reach it by giving its own name this machine's address.
         max_body: bytes of a picture that are taken.
-        concurrency: requests under way at once.
+        concurrency: pictures under way at once.
     """
 
     def __init__(
-        self,
-        predictor: Predictor,
-        hosts: frozenset[str] | None,
-        *,
-        max_body: int = MAX_BODY,
-        concurrency: int = CONCURRENCY,
+        self, predictor: Predictor, *, max_body: int = MAX_BODY, concurrency: int = CONCURRENCY
     ) -> None:
         self._predictor = predictor
-        self._hosts = hosts
         self._max_body = max_body
-        self._slots = BoundedSemaphore(concurrency)
+        self._small, self._large = Lane(concurrency), Lane(min(concurrency, LARGE_PLACES))
         folder = files("nefl.serving") / "page"
         self._pages = {
-            path: ((folder / name).read_bytes(), kind) for path, (name, kind) in PAGES.items()
+            path: Answer((folder / name).read_bytes(), kind) for path, (name, kind) in PAGES.items()
         }
 
-    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
-        extra: list[tuple[str, str]] = []
-        try:
-            status, body, kind = self._answer(environ)
-        except Refusal as refusal:
-            status, kind = refusal.status, "application/json"
-            body = _json({"error": refusal.reason})
-            if status == 503:
-                extra = [("Retry-After", "1")]
-        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), *HEADERS, *extra]
-        start_response(f"{status} {REASONS[status]}", headers)
-        return [body]
+    def answer(self, environ: Environ) -> Answer:
+        """Answer one request.
 
-    def _answer(self, environ: Environ) -> tuple[int, bytes, str]:
-        self._check_origin(environ)
+        Raises:
+            Refusal: if it cannot be.
+        """
         method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "/")
         if path == "/predict":
             if method != "POST":
                 raise Refusal(405, "send the picture's bytes with POST")
-            return 200, _json(self._predict(environ)), "application/json"
+            return _json(as_json(self._predict(environ)))
         if method not in ("GET", "HEAD"):
             raise Refusal(405, "this can only be fetched; pictures go to /predict")
         if path == "/model":
-            return 200, _json(self._describe()), "application/json"
+            return _json(self._describe())
         if path in self._pages:
-            body, kind = self._pages[path]
-            return 200, body, kind
+            return self._pages[path]
         raise Refusal(404, "there is /, /model and /predict")
-
-    def _check_origin(self, environ: Environ) -> None:
-        host = environ.get("HTTP_HOST", "")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if self._hosts is not None and name.lower() not in self._hosts:
-            raise Refusal(403, "this server is not reached under that name")
-        origin = environ.get("HTTP_ORIGIN")
-        if origin is not None and origin.partition("://")[2] != host:
-            raise Refusal(403, "pages of other sites may not ask here")
 
     def _describe(self) -> dict[str, Any]:
         card = self._predictor.card
@@ -151,29 +104,33 @@ class ServeApp:
             ],
         }
 
-    def _predict(self, environ: Environ) -> dict[str, Any]:
+    def _predict(self, environ: Environ) -> Prediction:
         submodel, budget = _read_query(environ.get("QUERY_STRING", ""))
-        if not self._slots.acquire(blocking=False):
-            raise Refusal(503, "busy with other pictures; try again in a moment")
+        length = self._read_length(environ)
         try:
-            picture = self._read_body(environ)
-            found = self._predictor(picture, submodel=submodel, budget=budget)
+            if length > LARGE_BODY:
+                with self._large.turn():
+                    picture = _read_body(environ, length)
+                    return self._predictor(picture, submodel=submodel, budget=budget)
+            picture = _read_body(environ, length)
+            lane = self._large if self._predictor.is_large(picture) else self._small
+            with lane.turn():
+                return self._predictor(picture, submodel=submodel, budget=budget)
         except (DataError, ConfigError) as error:
             raise Refusal(400, str(error)) from None
-        finally:
-            self._slots.release()
-        return as_json(found)
 
-    def _read_body(self, environ: Environ) -> bytes:
+    def _read_length(self, environ: Environ) -> int:
         length = str(environ.get("CONTENT_LENGTH") or "")
         if not length.isdecimal():
             raise Refusal(411, "say how long the picture is (Content-Length)")
         if int(length) > self._max_body:
             raise Refusal(413, f"the picture has more than {self._max_body} bytes")
-        body: bytes = environ["wsgi.input"].read(int(length))
-        if not body:
-            raise Refusal(400, "there is no picture: send its bytes as the body")
-        return body
+        return int(length)
+
+
+def refuse(reason: str) -> Answer:
+    """Return how a refusal is said."""
+    return _json({"error": reason})
 
 
 def as_json(found: Prediction) -> dict[str, Any]:
@@ -187,8 +144,15 @@ def as_json(found: Prediction) -> dict[str, Any]:
     }
 
 
-def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content).encode()
+def _json(content: Mapping[str, Any]) -> Answer:
+    return Answer(json.dumps(content).encode(), JSON)
+
+
+def _read_body(environ: Environ, length: int) -> bytes:
+    body: bytes = environ["wsgi.input"].read(length)
+    if not body:
+        raise Refusal(400, "there is no picture: send its bytes as the body")
+    return body
 
 
 def _read_query(text: str) -> tuple[int | None, Budget | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -11,18 +12,16 @@ from torch import Tensor
 
 from nefl.artifacts.card import Card
 from nefl.elastic.budget import Budget
-from nefl.elastic.file import FORMAT, load
-from nefl.elastic.inputs import decode_picture, input_transform
+from nefl.elastic.file import is_elastic, load
+from nefl.elastic.inputs import decode_picture, input_transform, is_large
 from nefl.elastic.model import ElasticModel
 from nefl.elastic.select import choose
 from nefl.errors import ConfigError
 from nefl.export.formats import open_model, recognise
-from nefl.export.runner import Runner
+from nefl.export.runner import Runner, try_out
 
 TOP = 5
 """Classes in an answer, the likeliest first."""
-
-HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,11 @@ class Predictor:
         self._runner: Runner | None = None
         self._lock = Lock()  # not every runtime lets two threads into one network
         place = Path(path)
-        if recognise(place) == "safetensors" and _is_elastic(place):
+        if recognise(place) == "safetensors" and is_elastic(place):
             self._elastic = ElasticModel(load(place))
             self.card: Card = self._elastic.trained.card
+            for number in range(1, len(self._elastic.trained) + 1):
+                try_out(place, self.card, partial(self._elastic, submodel=number))
             self._elastic.measure()
         else:
             self._runner = open_model(place)
@@ -74,6 +75,14 @@ class Predictor:
         if self._elastic is None:
             return [None]
         return [cost.latency for cost in self._elastic.costs]
+
+    def is_large(self, picture: bytes, where: str = "the picture") -> bool:
+        """Whether a picture should wait for its turn before it is unpacked.
+
+        Raises:
+            DataError: if it is no picture, or too large altogether.
+        """
+        return is_large(picture, where, self.card)
 
     def __call__(
         self,
@@ -128,8 +137,3 @@ class Predictor:
                 return self._elastic(inputs, number)  # type: ignore[no-any-return]
         assert self._runner is not None  # noqa: S101 -- one of the two is there
         return self._runner(inputs)
-
-
-def _is_elastic(path: Path) -> bool:
-    with path.open("rb") as file:
-        return FORMAT.encode() in file.read(HEAD_BYTES)

@@ -124,6 +124,10 @@ class Task:
         """How many classes there are; 0 where there are none."""
         return len(self.class_names)
 
+    def visible(self, columns: Columns) -> Columns:
+        """Return the columns that batches are made of: whose an example is, nobody learns."""
+        return {name: column for name, column in columns.items() if name != self.owner}
+
     def train_labels(self) -> npt.NDArray[np.int64] | None:
         """Return the class of every training example, where there are classes."""
         return None if self.labels is None else np.asarray(self.train[self.labels])

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from PIL import Image
 from torch import Tensor
 
 import nefl
@@ -253,6 +255,21 @@ def test_clients_choose_for_themselves_within_their_limit(few: Settings, tmp_pat
     assert events(tmp_path / "run", "round")[0]["trained"] == {"3": 5}
 
 
+def test_only_capable_nodes_train_the_full_model(few: Settings, tmp_path: Path) -> None:
+    """The one submodel is for the highest of five tiers, whether nodes or the operator say so."""
+    few = with_settings(few, {"rounds": 1, "model.method": "fedavg-capable"})
+    grid = LocalGrid(site_client(), population(5))
+    for node in grid.nodes.values():
+        node["tier"] = 5 - node["partition-id"] // 2  # 5, 5, 4, 4, 3
+    train_on(grid, few, tmp_path / "run")
+    assert events(tmp_path / "run", "round")[0]["clients"] == {"1": [0, 1]}
+    registry = tmp_path / "nodes.toml"
+    registry.write_text("[default]\ntier = 5\n")
+    few = with_settings(few, {"engine.flower.registry": str(registry)})
+    train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "all")
+    assert events(tmp_path / "all", "round")[0]["trained"] == {"1": 5}
+
+
 def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
     whole = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "whole")
     grid = LocalGrid(site_client(), population(5))
@@ -336,6 +353,72 @@ def test_own_data_of_a_node(few: Settings, tmp_path: Path) -> None:
     assert not result.summary["failures"]
     without = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "without")
     assert sha(without) != sha(result)
+
+
+def _folder_of(images: np.ndarray, names: list[str], root: Path) -> Path:
+    """An image folder with one class folder for each name, the images dealt among them."""
+    for part in ("train", "test"):
+        for place, name in enumerate(names):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for row, pixels in enumerate(images[place :: len(names)]):
+                Image.fromarray(pixels).save(folder / f"{row:03d}.png")
+    return root
+
+
+def _with_own_data(path: Path, few: Settings, out: Path) -> nefl.RunResult:
+    grid = LocalGrid(site_client(), population(5))
+    node = next(n for n, c in grid.nodes.items() if c["partition-id"] == 2)
+    grid.nodes[node]["own-data"] = str(path)
+    return train_on(grid, few, out)
+
+
+def test_a_nodes_own_classes_go_by_name(few: Settings, tmp_path: Path) -> None:
+    """Two folders of ten classes are those two classes, not the first two; arrays likewise."""
+    few = with_settings(few, {"rounds": 1})
+    images = np.random.default_rng(0).integers(0, 255, (20, 8, 8), dtype=np.uint8)
+    dealt = np.concatenate([images[0::2], images[1::2]])  # as a folder lists them, class by class
+    first = np.repeat([0, 1], 10)
+
+    def arrays(name: str, labels: np.ndarray, **more: Any) -> Path:
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, x_train=dealt, y_train=labels, x_test=dealt, y_test=labels, **more)
+        return path
+
+    given = {
+        "folder": _folder_of(images, ["3", "7"], tmp_path / "mine"),
+        "numbers": arrays("numbers", np.array([3, 7])[first]),
+        "names": arrays("names", first, class_names=["3", "7"]),
+    }
+    sums = {name: sha(_with_own_data(p, few, tmp_path / f"r-{name}")) for name, p in given.items()}
+    assert len(set(sums.values())) == 1, sums
+    other = arrays("other", first)
+    assert sha(_with_own_data(other, few, tmp_path / "r-other")) not in sums.values()
+
+
+def test_a_nodes_own_class_that_the_run_does_not_have_is_refused(
+    few: Settings, tmp_path: Path
+) -> None:
+    few = with_settings(few, {"rounds": 1})
+    images = np.zeros((4, 8, 8), np.uint8)
+    path = _folder_of(images, ["3", "cat"], tmp_path / "mine")
+    result = _with_own_data(path, few, tmp_path / "run")
+    [failure] = events(result.path, "round")[0]["failures"]
+    assert failure["client"] == 2
+    assert "there is no class 'cat'; rename or remove" in failure["reason"]
+    assert "Classes are '0', '1'" in failure["reason"]
+
+
+def test_a_node_with_other_classes_than_the_server_says_so(
+    few: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dealt out without regard to labels, other data may have the same partition."""
+    dataset = load_dataset("digits")
+    named = replace(dataset, class_names=tuple("abcdefghij"))
+    monkeypatch.setattr("nefl.engines.flower.site_client.load_dataset", lambda *_, **__: named)
+    few = with_settings(few, {"rounds": 1, "server.attempts": 1, "data.test": 90})
+    with pytest.raises(nefl.RunError, match="its classes here are not the server's"):
+        train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "run")
 
 
 def test_a_reply_that_never_comes_in_whole_holds_nobody_up(

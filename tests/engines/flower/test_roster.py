@@ -1,5 +1,8 @@
 """Who is which client, and what each may train."""
 
+import os
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +21,10 @@ from nefl.engines.flower.capability import (
     time_submodels,
 )
 from nefl.engines.flower.mailbox import Grid, Mailbox
-from nefl.engines.flower.registry import NodeEntry, Registry, read_registry
-from nefl.engines.flower.roster import NodeRoster, Terms, work_out_standing
+from nefl.engines.flower.refusals import LONGEST_PAUSE, Refusals
+from nefl.engines.flower.registry import NodeEntry, Registry, RegistryFile
+from nefl.engines.flower.roster import NodeRoster
+from nefl.engines.flower.standing import Terms, work_out_standing
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.methods import make_family
 from nefl.nesting.profile import profile_family
@@ -55,7 +60,9 @@ def app() -> ClientApp:
 
 
 def roster(
-    nodes: dict[int, dict[str, Any]], registry: Registry | None = None, **flower: Any
+    nodes: dict[int, dict[str, Any]],
+    registry: Registry | Callable[[], Registry] | None = None,
+    **flower: Any,
 ) -> tuple[NodeRoster, LocalGrid, list[dict[str, Any]]]:
     grid = LocalGrid(app(), nodes)
     notes: list[dict[str, Any]] = []
@@ -64,7 +71,8 @@ def roster(
         notes.append({"event": event, **content})
 
     terms = Terms(config(**flower), 5, PROFILES, [100] * 4)
-    return NodeRoster(Mailbox(cast("Grid", grid)), registry or Registry(), terms, note), grid, notes
+    said = registry if callable(registry) else lambda: registry or Registry()
+    return NodeRoster(Mailbox(cast("Grid", grid)), said, terms, note), grid, notes
 
 
 def test_nodes_are_the_clients_they_say() -> None:
@@ -100,6 +108,111 @@ def test_a_named_nodes_number_stays_its_own() -> None:
     grid.names[7] = "edge-a"
     found.present()
     assert found.node(0) == 7
+
+
+@pytest.fixture
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nefl.engines.flower.refusals.FIRST_PAUSE", 0.0)
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_a_node_that_was_mended_is_let_in() -> None:
+    """Its reason is noted once, however often it is asked, and that it was let in after all."""
+    good = {1: {"partition-id": 0}, 4: {"partition-id": 1}}
+    found, grid, notes = roster({**good, 2: {"partition-id": 9}, 3: {"silent": 1}})
+    for _ in range(4):
+        assert found.present() == [0, 1]
+    assert sorted(e["node"] for e in notes if e["event"] == "refused") == ["2", "3"]
+    grid.nodes[2] = {"partition-id": 2}
+    grid.nodes[3] = {"partition-id": 3}
+    assert found.present() == [0, 1, 2, 3]
+    again = {e["node"]: e for e in notes if e["event"] == "readmitted"}
+    assert (again["2"]["client"], again["3"]["client"]) == (2, 3)
+    assert "client 9, expected 0 to 3" in again["2"]["reason"]
+    assert again["2"]["refused"] >= 4
+
+
+def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    refusals, pauses = Refusals(), []
+    assert refusals.due(7)
+    for attempt in range(40):
+        assert refusals.add(7, "broken") is (attempt == 0)
+        begun = now
+        assert not refusals.due(7)
+        while not refusals.due(7):
+            now += 1.0
+        pauses.append(now - begun)
+    assert pauses[:4] == [2, 4, 8, 16]
+    assert pauses[-1] == LONGEST_PAUSE
+    assert refusals.add(7, "broken otherwise")
+    refusals.keep({8: ""})
+    assert refusals.due(7)
+    assert refusals.lift(7) is None
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_a_node_that_returns_before_its_old_number_is_gone() -> None:
+    """One with a name at once: nobody else can bear it. One without when the old one has gone."""
+    registry = Registry(nodes={"edge-b": NodeEntry(client=1, tier=2)})
+    found, grid, notes = roster({1: {"partition-id": 0}, 2: {}, 3: {"partition-id": 2}}, registry)
+    grid.names = {1: "edge-a", 2: "edge-b"}
+    assert found.present() == [0, 1, 2]
+    grid.nodes |= {11: {"partition-id": 0}, 12: {}, 13: {"partition-id": 2}}
+    grid.names |= {11: "edge-a", 12: "edge-b"}
+    for _ in range(3):
+        assert found.present() == [0, 1, 2]
+        assert [found.node(client) for client in range(3)] == [11, 12, 3]
+    assert [e["node"] for e in notes if e["event"] == "left"] == ["2", "1"]
+    assert [e["node"] for e in notes if e["event"] == "refused"] == ["13"]
+    for old in (1, 2, 3):
+        del grid.nodes[old]
+    found.present()
+    assert [found.node(client) for client in range(3)] == [11, 12, 13]
+
+
+@pytest.mark.usefixtures("_no_pauses")
+def test_the_operator_may_mend_the_registry_while_the_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.toml"
+    noted: list[str] = []
+
+    def write(text: str) -> None:
+        path.write_text(text)
+        os.utime(path, ns=(0, len(noted) + len(text)))  # clocks may be too coarse to tell
+
+    write('others = "refuse"\n[nodes.a]\n[nodes.c]\n')
+    file = RegistryFile(str(path), 4, 5, note=lambda _, reason: noted.append(reason))
+    found, grid, _ = roster({1: {}, 2: {}, 3: {}}, file)
+    grid.names = {1: "a", 2: "b", 3: "c"}
+    assert found.present() == [0, 1]
+    write("others = nobody")
+    assert found.present() == [0, 1]
+    assert "is not valid TOML" in noted[0]
+    write('others = "refuse"\n[nodes.a]\n[nodes.c]\n[nodes.b]\nclient = 3\n')
+    assert found.present() == [0, 1, 3]
+    assert len(noted) == 2
+
+
+def test_a_query_without_an_answer_is_a_refusal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, grid, notes = roster({1: {"partition-id": 0}, 2: {"partition-id": 1}}, deadline=50.0)
+    silent = [True]
+
+    def pull(numbers: Iterable[str]) -> list[Message]:
+        kept = [n for n in numbers if grid.sent[int(n)].metadata.dst_node_id == 1 or not silent[0]]
+        return LocalGrid.pull_messages(grid, kept)
+
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    with pytest.raises(RunError, match="1 clients"):
+        found.present()
+    clock, ahead = time.monotonic, [60.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock() + ahead[0])
+    silent[0] = False
+    with pytest.raises(RunError, match="1 clients"):
+        found.present()
+    assert "did not answer the query in 50 s" in notes[-1]["reason"]
+    ahead[0] += 3
+    assert found.present() == [0, 1]
 
 
 def test_the_registry_decides() -> None:
@@ -162,6 +275,12 @@ def test_device_profiles() -> None:
     assert standing(NodeEntry(), measured, measure=True, deadline=10.0) == Standing(3, 3)
     assert standing(NodeEntry(largest=2), measured, measure=True, deadline=10.0) == Standing(2, 2)
     assert standing(NodeEntry(), measured) == Standing(None, 5)  # it was not asked to measure
+    alone = Terms(config(), 1, PROFILES[-1:], [100] * 4, left_out=4)
+    for tier in (2, 5, 9):
+        found = work_out_standing(0, NodeEntry(), Capability(tier=tier), alone)
+        assert found == Standing(min(tier, 5), 1)
+    strong = work_out_standing(0, NodeEntry(memory=needs[4] * 1.3), Capability(), alone)
+    assert strong == Standing(5, 1)
     with pytest.raises(UpdateError, match="no submodel fits"):
         standing(NodeEntry(memory=10.0), Capability())
 
@@ -193,6 +312,6 @@ def test_registries_that_cannot_be(tmp_path: Path, text: str, message: str) -> N
     path = tmp_path / "nodes.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        read_registry(str(path), 4, 5)
+        RegistryFile(str(path), 4, 5)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_registry(str(tmp_path / "none.toml"), 4, 5)
+        RegistryFile(str(tmp_path / "none.toml"), 4, 5)

@@ -105,3 +105,34 @@ def test_another_model_on_the_client_is_refused() -> None:
     strategy = NestedStrategy(FAMILY, CLIENTS, flower=QUICK)
     result = strategy.start(cast("Grid", grid), strategy.initial_arrays(), num_rounds=1)
     assert dict(result.train_metrics_clientapp[1]) == {"updates": 0, "failures": 5}
+
+
+def test_an_average_that_is_not_finite_leaves_the_weights() -> None:
+    def huge(model: nn.Module, task: TrainTask, context: Context) -> tuple[int, dict[str, float]]:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(3e38)
+        return 8, {}
+
+    grid = LocalGrid(nested_client(FAMILY, huge), population(5))
+    strategy = NestedStrategy(FAMILY, CLIENTS, flower=QUICK)
+    result = strategy.start(cast("Grid", grid), strategy.initial_arrays(), num_rounds=1)
+    assert dict(result.train_metrics_clientapp[1]) == {"updates": 5, "failures": 0}
+    assert not result.arrays
+
+
+def test_a_claim_of_examples_is_capped() -> None:
+    def bragging(
+        model: nn.Module, task: TrainTask, context: Context
+    ) -> tuple[int, dict[str, float]]:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1000.0 if task.client == 0 else 0.0)
+        return 10**9 if task.client == 0 else 10, {}
+
+    grid = LocalGrid(nested_client(FAMILY, bragging), population(5))
+    server = ServerConfig(weighting="examples", examples_limit=1.0)
+    strategy = NestedStrategy(FAMILY, CLIENTS, flower=QUICK, server=server)
+    result = strategy.start(cast("Grid", grid), strategy.initial_arrays(), num_rounds=1)
+    bias = strategy.state_of(result.arrays, 1).shared["fc.bias"]
+    torch.testing.assert_close(bias, torch.full((10,), 200.0))

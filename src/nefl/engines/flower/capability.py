@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
-from torch.nn import functional
 
 from nefl.errors import UpdateError
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 
 HEADROOM = 1.25
@@ -147,12 +147,11 @@ def largest_in_memory(memory: int | None, needs: Sequence[int]) -> int:
 
 
 def time_submodels(
-    family: Family, input_shape: tuple[int, ...], classes: int, batch_size: int
+    family: Family, signature: Signature, batch_size: int
 ) -> tuple[float, ...]:
     """Time a training step of each submodel, smallest first, as far as the time allows."""
     deadline = time.monotonic() + TIMING_SECONDS
-    images = torch.zeros(batch_size, *input_shape)
-    labels = torch.arange(batch_size) % classes
+    inputs = signature.example(batch_size)
     found: list[float] = []
     with torch.random.fork_rng(devices=[]):
         for spec in family.specs:
@@ -162,7 +161,7 @@ def time_submodels(
             steps = []
             for _ in range(3):  # the first one warms up: the best counts
                 started = time.perf_counter()
-                torch.autograd.backward(functional.cross_entropy(model(images), labels))
+                torch.autograd.backward(model(inputs).square().mean())
                 steps.append(time.perf_counter() - started)
                 if time.monotonic() > deadline:
                     break

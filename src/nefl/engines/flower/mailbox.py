@@ -62,6 +62,11 @@ class Mailbox:
         """Whether a reply to a message may be coming in just now."""
         return number in self._looking
 
+    def forget(self, numbers: Iterable[str]) -> None:
+        """Look no more for replies to these messages; one that is just coming in is let go."""
+        for number in numbers:
+            self._looking.pop(number, None)
+
     def nodes(self) -> dict[int, str]:
         """Return the nodes that are there, each with the name its operator registered, if any."""
         return {node.node_id: node.name for node in self._grid.get_nodes()}

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
 _log = logging.getLogger("flwr")
 
 
-class LogObserver:
+class LogObserver(Observer):
     """Says in a line what became of each round.
 
     Args:
@@ -21,9 +21,6 @@ class LogObserver:
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to say."""
 
     def round_done(
         self, _state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
@@ -50,6 +47,8 @@ class LogObserver:
     def _say_failures(self, report: RoundReport) -> None:
         for failure in report.failures:
             _log.warning("round %d, %s", report.round_number, failure.reason)
+        for note in report.notes:
+            _log.warning("round %d, %s", report.round_number, note)
 
 
 def say_result(summary: Mapping[str, Any], folder: Path) -> None:

@@ -4,8 +4,7 @@ Nodes are known by the name that the operator gave their key (`flwr supernode re
 which no node can forge. Without node keys there are no names, and this file matches nobody.
 """
 
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -13,6 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from nefl.errors import ConfigError
+from nefl.parsing import parse_toml
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,63 @@ class Registry:
 _REGISTRY = TypeAdapter(Registry)
 
 
-def read_registry(path: str | None, clients: int, submodels: int) -> Registry:
-    """Read and check the operator's file; without one, everybody may do everything.
+class RegistryFile:
+    """The operator's file, read anew when it has changed.
+
+    Args:
+        path: the file; without one, everybody may do everything.
+        clients: how many clients there are.
+        submodels: how many submodels there are.
+        tiers: how many tiers there are; as many as submodels if left out.
+        note: told of a change, and of one that cannot be used.
 
     Raises:
         ConfigError: naming the entry that cannot be.
     """
-    if path is None:
-        return Registry()
+
+    def __init__(
+        self,
+        path: str | None,
+        clients: int,
+        submodels: int,
+        *,
+        tiers: int | None = None,
+        note: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self._path = path
+        self._bounds = clients, submodels, submodels if tiers is None else tiers
+        self._note = note
+        self._seen = self._state()
+        self._current = Registry() if path is None else read_registry(path, *self._bounds)
+
+    def __call__(self) -> Registry:
+        """Return what it says now; a change that cannot be used leaves what it said before."""
+        state = self._state()
+        if self._path is not None and state != self._seen:
+            self._seen = state
+            try:
+                self._current = read_registry(self._path, *self._bounds)
+                self._note("registry", reason=f"{self._path}: has changed and holds from now on")
+            except ConfigError as error:
+                self._note("registry", reason=f"{error}; what it said before holds on")
+        return self._current
+
+    def _state(self) -> tuple[int, ...]:
+        try:
+            found = Path(self._path or "").stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_registry(path: str, clients: int, submodels: int, tiers: int) -> Registry:
+    """Read and check the operator's file.
+
+    Raises:
+        ConfigError: naming the entry that cannot be.
+    """
     try:
-        registry = _REGISTRY.validate_python(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        registry = _REGISTRY.validate_python(parse_toml(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
@@ -86,18 +133,18 @@ def read_registry(path: str | None, clients: int, submodels: int) -> Registry:
         raise ConfigError(f"{path}: {where} is {first['input']!r:.60}: {first['msg']}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: is not valid TOML ({error})") from None
-    _check(path, registry, clients, submodels)
+    _check(path, registry, clients, submodels, tiers)
     return registry
 
 
-def _check(path: str, registry: Registry, clients: int, submodels: int) -> None:
+def _check(path: str, registry: Registry, clients: int, submodels: int, tiers: int) -> None:
     numbers: dict[int, str] = {}
     if registry.default.client is not None:
         raise ConfigError(f"{path}: default.client: a number is one node's; list the node")
     for name, entry in {"default": registry.default, **registry.nodes}.items():
         for key, value, top in (
             ("client", entry.client, clients - 1),
-            ("tier", entry.tier, submodels),
+            ("tier", entry.tier, tiers),
             ("largest", entry.largest, submodels),
         ):
             least = 0 if key == "client" else 1

@@ -2,49 +2,23 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import Message
 
-from nefl.config import RunConfig
-from nefl.engines.flower.capability import (
-    Capability,
-    largest_in_memory,
-    query_content,
-    read_capability,
-)
+from nefl.engines.flower.capability import Capability, query_content, read_capability
 from nefl.engines.flower.mailbox import Mailbox, Note
 from nefl.engines.flower.messages import CAPABILITY
+from nefl.engines.flower.refusals import Refusals
 from nefl.engines.flower.registry import NodeEntry, Registry
+from nefl.engines.flower.standing import Terms, work_out_standing
 from nefl.errors import RunError, UpdateError
-from nefl.nesting.profile import SubmodelProfile
 from nefl.server.cohort import Standing
 
 _LOOK_SECONDS = 0.5
-
-QUERIES = 3
-"""How often a node is asked that fails at the query, before it is turned away."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the standing of a node is worked out from.
-
-    Attributes:
-        config: the run.
-        submodels: how many submodels there are.
-        profiles: what each of them costs, smallest first; empty if unknown.
-        examples: how many examples each client has; empty if unknown.
-        run: what a node needs to time the submodels.
-    """
-
-    config: RunConfig
-    submodels: int
-    profiles: Sequence[SubmodelProfile] = ()
-    examples: Sequence[int] = ()
-    run: Mapping[str, Any] | None = None
+REASON_LENGTH = 500
+"""Characters of a node's error that go into the log."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +31,36 @@ class Member:
     standing: Standing
 
 
+@dataclass(frozen=True)
+class _Question:
+    """The query that a node was sent: its number, and when it is no longer waited for."""
+
+    number: str
+    until: float
+
+
 class NodeRoster:
     """The clients of a run and the nodes behind them.
 
     Args:
         mailbox: the way to the nodes.
-        registry: what the operator says of them.
+        registry: returns what the operator says of them just now.
         terms: what their standing is worked out from.
-        note: writes into the run's log who joins, leaves and is turned away.
+        note: writes into the run's log who joins, leaves, is turned away and let in after all.
     """
 
-    def __init__(self, mailbox: Mailbox, registry: Registry, terms: Terms, note: Note) -> None:
+    def __init__(
+        self, mailbox: Mailbox, registry: Callable[[], Registry], terms: Terms, note: Note
+    ) -> None:
         self._mailbox = mailbox
-        self._registry = registry
+        self._read_registry = registry
+        self._registry = registry()
         self._terms = terms
         self._note = note
         self._members: dict[int, Member] = {}
-        self._asked: dict[int, str] = {}
-        self._failed: dict[int, int] = {}
-        self._refused: set[int] = set()
+        self._asked: dict[int, _Question] = {}
+        self._refusals = Refusals()
+        self._replaced: dict[int, int] = {}  # a node that came back under another number: by it
         self._names: dict[int, str] = {}
         self._complete = False
 
@@ -126,26 +111,42 @@ class NodeRoster:
         return f"client {client} (node {member.name or member.node})"
 
     def _look(self) -> None:
-        """See who has come and gone, and ask those who are new."""
+        """See who has come and gone, and ask those who are new or may have been mended."""
+        self._registry = self._read_registry()
         nodes = self._mailbox.nodes()
         for client, member in list(self._members.items()):
             if member.node not in nodes:
-                del self._members[client]
-                self._note("left", client=client, node=str(member.node), name=member.name)
-        self._asked = {node: number for node, number in self._asked.items() if node in nodes}
-        known = {member.node for member in self._members.values()} | self._refused
+                self._leave(client, member)
+        self._refusals.keep(nodes)
+        self._replaced = {
+            old: new for old, new in self._replaced.items() if old in nodes and new in nodes
+        }
+        self._drop_questions(nodes)
+        known = {member.node for member in self._members.values()} | self._replaced.keys()
         for node, name in sorted(nodes.items(), key=lambda item: (item[1], item[0])):
-            if node not in known and node not in self._asked:
+            if node not in known and node not in self._asked and self._refusals.due(node):
                 self._meet(node, name)
-        heard = [self._hear(r) for r in self._mailbox.fetch(list(self._asked.values()))]
+        numbers = [question.number for question in self._asked.values()]
+        heard = [self._hear(reply, nodes) for reply in self._mailbox.fetch(numbers)]
         # Those who say which client they are come first: the others take what is left.
         for node, capability in sorted(
             (answer for answer in heard if answer is not None), key=lambda a: a[1].client is None
         ):
-            name = nodes.get(node, "")
+            name = nodes[node]
             entry = self._registry.entry(name)
             if entry is not None:
                 self._admit(node, name, entry, capability)
+
+    def _drop_questions(self, nodes: Mapping[int, str]) -> None:
+        """Wait no longer for answers of nodes that have gone or had their time."""
+        for node, question in list(self._asked.items()):
+            late = time.monotonic() > question.until
+            if node not in nodes or late:
+                del self._asked[node]
+                self._mailbox.forget([question.number])
+            if node in nodes and late:
+                seconds = self._terms.config.engine.flower.deadline
+                self._refuse(node, nodes[node], f"it did not answer the query in {seconds:g} s")
 
     def _meet(self, node: int, name: str) -> None:
         entry = self._registry.entry(name)
@@ -160,24 +161,22 @@ class NodeRoster:
                 content, node, CAPABILITY, round_number=0, seconds=flower.deadline
             )
             if number is not None:
-                self._asked[node] = number
+                self._asked[node] = _Question(number, time.monotonic() + flower.deadline)
 
-    def _hear(self, reply: Message) -> tuple[int, Capability] | None:
+    def _hear(self, reply: Message, nodes: Mapping[int, str]) -> tuple[int, Capability] | None:
         """Return which node answers the query, and what; nothing if it says nothing of use."""
         number = reply.metadata.reply_to_message_id
-        node = next((n for n, asked in self._asked.items() if asked == number), None)
+        node = next((n for n, asked in self._asked.items() if asked.number == number), None)
         if node is None:
             return None
         del self._asked[node]
         try:
             if not reply.has_error():
                 return node, read_capability(reply.content)
-            reason = f"it failed at the query: {reply.error.reason}"[:500]
+            reason = f"it failed at the query: {reply.error.reason}"[:REASON_LENGTH]
         except UpdateError as error:
             reason = str(error)
-        self._failed[node] = self._failed.get(node, 0) + 1
-        if self._failed[node] == QUERIES:
-            self._refuse(node, "", reason)
+        self._refuse(node, nodes[node], reason)
         return None
 
     def _admit(self, node: int, name: str, entry: NodeEntry, capability: Capability) -> None:
@@ -189,6 +188,10 @@ class NodeRoster:
             return
         if name:
             self._names[client] = name
+        before = self._members.get(client)
+        if before is not None:  # of the same name: its old number will be gone before long
+            self._leave(client, before)
+            self._replaced[before.node] = node
         self._members[client] = Member(client, node, name, standing)
         self._note(
             "joined",
@@ -201,6 +204,20 @@ class NodeRoster:
             threads=capability.threads,
             step_seconds=list(capability.step_seconds),
         )
+        refusal = self._refusals.lift(node)
+        if refusal is not None:
+            self._note(
+                "readmitted",
+                client=client,
+                node=str(node),
+                name=name,
+                refused=refusal.times,
+                reason=refusal.reason,
+            )
+
+    def _leave(self, client: int, member: Member) -> None:
+        del self._members[client]
+        self._note("left", client=client, node=str(member.node), name=member.name)
 
     def _number(self, name: str, entry: NodeEntry, capability: Capability) -> int:
         """Return which client a node is: as registered, as it says, or the first free number."""
@@ -220,74 +237,15 @@ class NodeRoster:
         return capability.client
 
     def _taken(self, client: int, name: str) -> bool:
-        # A name cannot be forged, so a number that a named node has had stays its own.
+        # A name cannot be forged, so a number that a named node has had stays its own, also while
+        # Flower still believes that it is there under its old number.
+        member = self._members.get(client)
         return (
-            client in self._members
+            (member is not None and not (name and member.name == name))
             or self._names.get(client, name) != name
             or self._registry.number_taken(client, name)
         )
 
     def _refuse(self, node: int, name: str, reason: str) -> None:
-        self._refused.add(node)
-        self._note("refused", node=str(node), name=name, reason=reason)
-
-
-def work_out_standing(
-    client: int, entry: NodeEntry, capability: Capability, terms: Terms
-) -> Standing:
-    """Return a client's tier and limit: the operator's word first, the node's own after it.
-
-    Raises:
-        UpdateError: if no submodel fits the node.
-    """
-    largest = entry.largest or terms.submodels
-    fitting = _largest_fitting(client, entry, capability, terms)
-    if fitting is not None:
-        if not fitting:
-            raise UpdateError("no submodel fits its memory and speed")
-        largest = min(largest, fitting)
-    tier = entry.tier
-    if tier is None and capability.tier is not None:
-        tier = min(max(capability.tier, 1), terms.submodels)
-    if tier is None and fitting is not None:
-        tier = largest
-    return Standing(tier if tier is None else min(tier, largest), largest)
-
-
-def _largest_fitting(
-    client: int, entry: NodeEntry, capability: Capability, terms: Terms
-) -> int | None:
-    """Return the largest submodel that fits a device profile, or nothing if there is no profile."""
-    measured = terms.config.engine.flower.measure
-    memory = entry.memory or (capability.memory if measured else None)
-    speed, steps = entry.macs_per_second, capability.step_seconds if measured else ()
-    if not terms.profiles or (memory is None and speed is None and not steps):
-        return None
-    needs = [profile.train_memory_bytes for profile in terms.profiles]
-    fitting = largest_in_memory(None if memory is None else int(memory), needs)
-    if client < len(terms.examples):
-        seconds = [
-            _round_seconds(k, int(terms.examples[client]), entry, steps, terms)
-            for k in range(fitting)
-        ]
-        limit = terms.config.clients.deadline or terms.config.engine.flower.deadline
-        fitting = max((k for k, s in enumerate(seconds, start=1) if s <= limit), default=0)
-    return fitting
-
-
-def _round_seconds(
-    place: int, examples: int, entry: NodeEntry, step_seconds: Sequence[float], terms: Terms
-) -> float:
-    """Return how long a round takes with a submodel; what is not known takes no time."""
-    local, profile = terms.config.local, terms.profiles[place]
-    seconds = 0.0
-    if entry.macs_per_second is not None:
-        macs = profile.train_macs * examples * local.epochs
-        seconds += macs / entry.macs_per_second
-    elif step_seconds:
-        if place >= len(step_seconds):
-            return math.inf  # too slow to be timed
-        seconds += step_seconds[place] * local.epochs * math.ceil(examples / local.batch_size)
-    if entry.bandwidth is not None:
-        seconds += 2 * profile.payload_bytes / entry.bandwidth
-    return seconds
+        if self._refusals.add(node, reason):
+            self._note("refused", node=str(node), name=name, reason=reason)

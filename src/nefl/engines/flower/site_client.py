@@ -18,9 +18,8 @@ from flwr.clientapp import ClientApp
 
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
-from nefl.data import ImageDataset, Partition, load_dataset
+from nefl.data import Partition
 from nefl.data.cache import default_cache
-from nefl.data.dealing import deal_examples
 from nefl.engines.flower.capability import (
     capability_content,
     own_capability,
@@ -33,8 +32,13 @@ from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import DataError
 from nefl.methods import family_of
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors
+from nefl.tasks.dealing import deal_examples
+from nefl.tasks.finding import load_task
+from nefl.tasks.own_examples import own_examples
+from nefl.tasks.task import Task
 
 OWN_DATA, ROOT, CACHE, DEVICE = "own-data", "data-root", "data-cache", "device"
 """Keys of the node config: the node's own data, where the run's data lies here, the folder for
@@ -74,8 +78,8 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         if run is not None:
             config, family = _family(json.dumps(run, sort_keys=True))
             tune_process(config.engine.threads)
-            shape = tuple(run["input_shape"])
-            timed = time_submodels(family, shape, run["classes"], config.local.batch_size)
+            signature = Signature.from_dict(run["signature"])
+            timed = time_submodels(family, signature, config.local.batch_size)
             known = replace(known, step_seconds=timed)
         return Message(capability_content(known), reply_to=message)
 
@@ -87,34 +91,38 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
 def _family(run: str) -> tuple[RunConfig, Family]:
     given = json.loads(run)
     config = config_from(given["config"], "the server's settings")
-    return config, family_of(config.model, given["classes"], tuple(given["input_shape"]))
+    signature = Signature.from_dict(given["signature"])
+    return config, family_of(config.model, signature, given["arguments"])
 
 
 @lru_cache(maxsize=2)
-def _common(run: str, node: str) -> tuple[RunConfig, ImageDataset, Partition | None]:
+def _common(run: str, node: str) -> tuple[RunConfig, Task, Partition | None]:
     """Return what all clients of a process share: settings, data and, unless own, its partition."""
     given, local = json.loads(run), json.loads(node)
     config, _ = _family(run)
     cache = local.get(CACHE) or default_cache()
     own = local.get(OWN_DATA)
     if own is not None:
-        return _with_all_data(config), _own_dataset(Path(str(own)), cache, given), None
-    data = config.data
-    root = local.get(ROOT, data.root)
-    dataset = load_dataset(
-        data.name, root=root, cache=cache, verify=False, options=dict(data.options)
-    )
-    return config, dataset, _partition(config, dataset, Path(cache), given["partition"])
+        task = own_examples(config, Path(str(own)), cache, given["facts"], given["class_names"])
+        return _with_all_data(config), task, None
+    data = replace(config.data, root=local.get(ROOT, config.data.root), cache=str(cache))
+    task = load_task(replace(config, data=data), verify=False)
+    if list(task.class_names) != given["class_names"]:
+        raise DataError(
+            f"{data.name}: its classes here are not the server's; use the same data on all "
+            "machines, or give the node its own-data"
+        )
+    return config, task, _partition(config, task, Path(cache), given["partition"])
 
 
 @lru_cache(maxsize=8)
 def _site(run: str, node: str, client: int) -> Site:
-    config, dataset, partition = _common(run, _without_number(node))
+    config, learned, partition = _common(run, _without_number(node))
     _, family = _family(run)
     device = pick_device(str(json.loads(node).get(DEVICE, config.engine.device)))
     if partition is None:
-        partition = _all_for_one(len(dataset.train), client, config.clients.count)
-    return Site(config, family, dataset, partition, device)
+        partition = _all_for_one(learned.train_examples, client, config.clients.count)
+    return Site(config, family, learned, partition, device)
 
 
 def _without_number(node: str) -> str:
@@ -126,30 +134,13 @@ def _with_all_data(config: RunConfig) -> RunConfig:
     return replace(config, data=replace(config.data, train=None, test=None))
 
 
-def _own_dataset(path: Path, cache: str | Path, given: Mapping[str, Any]) -> ImageDataset:
-    """Load a node's own examples, to be normalised as all clients' are."""
-    kind = "images" if path.is_dir() else "arrays"
-    dataset = load_dataset(kind, root=path, cache=cache, verify=False)
-    shape = tuple(given["image_shape"])
-    if dataset.input_shape != shape:
-        raise DataError(
-            f"{path}: images are {dataset.input_shape}, the run's are {shape} (C, H, W)"
-        )
-    top = int(dataset.train.labels.max(initial=-1))
-    if top >= given["classes"]:
-        raise DataError(f"{path}: has label {top}, the run has classes 0 to {given['classes'] - 1}")
-    return replace(
-        dataset, name=given["dataset"], mean=tuple(given["mean"]), std=tuple(given["std"])
-    )
-
-
 def _all_for_one(examples: int, client: int, clients: int) -> Partition:
     offsets = np.zeros(clients + 1, np.int64)
     offsets[client + 1 :] = examples
     return Partition(np.arange(examples, dtype=np.int64), offsets)
 
 
-def _partition(config: RunConfig, dataset: ImageDataset, cache: Path, expected: str) -> Partition:
+def _partition(config: RunConfig, task: Task, cache: Path, expected: str) -> Partition:
     """Return the run's partition, from a file if this machine has worked it out before.
 
     Raises:
@@ -163,7 +154,7 @@ def _partition(config: RunConfig, dataset: ImageDataset, cache: Path, expected: 
                 return kept
         except DataError:
             pass  # damaged: it is worked out again
-    partition, _ = deal_examples(config, dataset)
+    partition, _ = deal_examples(config, task)
     if partition_sha256(partition) != expected:
         raise DataError(
             f"{config.data.name}: the examples here are dealt out otherwise than on the server; "

@@ -19,10 +19,12 @@ from nefl.engines.flower.messages import (
     read_answer,
     state_to_arrays,
 )
-from nefl.engines.flower.registry import read_registry
-from nefl.engines.flower.roster import NodeRoster, Terms
+from nefl.engines.flower.registry import RegistryFile
+from nefl.engines.flower.roster import NodeRoster
+from nefl.engines.flower.standing import Terms
 from nefl.errors import UpdateError
 from nefl.nesting.spec import Family
+from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.limits import within_limits
 from nefl.server.robust import make_aggregate
@@ -119,7 +121,9 @@ class NestedStrategy(Strategy):
         results = (self._result(sent, order, by_number) for sent, order in self._sent)
         losses: list[float] = []
         counted = failed = 0
-        for result in within_limits(results, self._state, self._family, self._config.server):
+        server = self._config.server
+        passed = within_limits(results, self._state, self._family, server, note=_log.warning)
+        for result in passed:
             try:
                 if isinstance(result, ClientFailure):
                     raise UpdateError(result.reason)  # noqa: TRY301 - one place counts failures
@@ -136,7 +140,14 @@ class NestedStrategy(Strategy):
         if not counted or counted < self._config.server.quorum * len(self._sent):
             _log.warning("round %d does not count: %d updates", server_round, counted)
             return None, metrics
-        return state_to_arrays(total.finish()), metrics
+        after = total.finish()
+        culprit = not_finite_in(after)
+        if culprit is not None:
+            _log.warning(
+                "round %d does not count: %s is not finite after averaging", server_round, culprit
+            )
+            return None, metrics
+        return state_to_arrays(after), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -175,7 +186,7 @@ class NestedStrategy(Strategy):
     def _linked(self, grid: Grid) -> Link:
         if self._link is None:
             flower, clients = self._config.engine.flower, self._config.clients
-            registry = read_registry(flower.registry, clients.count, len(self._family))
+            registry = RegistryFile(flower.registry, clients.count, len(self._family), note=_note)
             mailbox = Mailbox(grid)
             terms = Terms(self._config, len(self._family))
             roster = NodeRoster(mailbox, registry, terms, _note)

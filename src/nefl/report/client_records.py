@@ -1,0 +1,144 @@
+"""The rows that figures of clients are drawn from: their labels, tiers and simulated time."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nefl.artifacts.runfolder import PARTITION
+from nefl.data import load_dataset
+from nefl.data.partition import Partition
+from nefl.errors import NeflError
+from nefl.methods import capability_levels
+from nefl.references import is_reference
+from nefl.report.costs import client_sizes
+from nefl.report.datasets import Record, Told
+from nefl.server.cohort import tier_of
+from nefl.server.devices import Fleet
+
+MAX_CLIENTS_DRAWN = 200
+
+Counts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of one partition.
+
+    Attributes:
+        runs: the runs that share it.
+        class_names: the classes.
+        counts: for each client, its examples of each class.
+    """
+
+    runs: tuple[str, ...]
+    class_names: tuple[str, ...]
+    counts: Counts
+
+    @property
+    def records(self) -> list[Record]:
+        """The examples of each class at each client, as far as clients are drawn."""
+        return [
+            {
+                "run": self.runs[0],
+                "client": client,
+                "class": self.class_names[label],
+                "examples": count,
+            }
+            for client, row in enumerate(self.counts[:MAX_CLIENTS_DRAWN])
+            for label, count in enumerate(row)
+        ]
+
+
+def labels_of(told: Sequence[Told]) -> list[Labels]:
+    """Return the labels of each different partition."""
+    runs: dict[tuple[tuple[str, ...], Counts], list[str]] = {}
+    for each in told:
+        names, counts = _label_counts(each)
+        if counts:
+            runs.setdefault((tuple(names), counts), []).append(each.run.name)
+    return [Labels(tuple(shared), *found) for found, shared in runs.items()]
+
+
+def _label_counts(each: Told) -> tuple[Sequence[str], Counts]:
+    run = each.run
+    if run.facts is not None and run.facts.label_counts:
+        return run.facts.class_names, run.facts.label_counts
+    data = run.config.data if run.config else None
+    # An older folder does not say: ask the data, but only files at hand, and no user's code.
+    at_hand = data is not None and (
+        data.name == "digits" or (data.root is not None and Path(data.root).exists())
+    )
+    if data is None or not at_hand or is_reference(data.name):
+        each.missing["labels"] = "the folder does not note them, and the data is not at hand"
+        return (), ()
+    try:
+        options = dict(data.options)
+        dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=options)
+        partition = Partition.load(run.path / PARTITION)
+        counts = partition.label_counts(dataset.train.labels, dataset.classes)
+    except (NeflError, OSError, IndexError) as error:
+        each.missing["labels"] = str(error)
+        return (), ()
+    names = dataset.class_names or tuple(map(str, range(dataset.classes)))
+    return names, tuple(map(tuple, counts.tolist()))
+
+
+def tier_records(told: Sequence[Told]) -> list[Record]:
+    """Return how often clients of each tier, or kind of device, trained each submodel."""
+    records = []
+    for each in told:
+        config, submodels = each.run.config, len(each.run.accuracy) or len(each.costs.profiles)
+        who = each.assignments
+        if config is None or who is None or not submodels:
+            each.missing["tiers"] = "the log does not say who trained what"
+            continue
+        tier = _tier_of(each, submodels)
+        counts = Counter(
+            (tier(client), k) for held in who for k, clients in held.items() for client in clients
+        )
+        for name in sorted({tier(client) for client in range(config.clients.count)}):
+            records += [
+                {**each.names, "tier": name, "submodel": k, "updates": counts[name, k]}
+                for k in range(1, submodels + 1)
+            ]
+    return records
+
+
+def _tier_of(each: Told, submodels: int) -> Callable[[int], str]:
+    config, sizes = each.run.config, client_sizes(each.run)
+    assert config is not None  # noqa: S101 - asked for before
+    if config.clients.capability == "devices" and sizes is not None:
+        fleet = Fleet(config.clients, each.costs.profiles, config.local.epochs, sizes, config.seed)
+        return lambda client: fleet.device(client).name
+    count, levels = config.clients.count, capability_levels(config.model, submodels)
+    return lambda client: f"tier {tier_of(client, count, levels)}"
+
+
+ALTERNATIVES: Mapping[str, str] = {
+    "nested": "nested submodels",
+    "full": "full model for everyone",
+    "strong_only": "full model where it fits",
+}
+
+
+def simulated_records(told: Sequence[Told]) -> list[Record]:
+    """Return the simulated hours up to each round, with nested submodels and without."""
+    records = []
+    for each in told:
+        if not any(entry.simulated for entry in each.run.rounds):
+            each.missing["simulated time"] = "its devices are not simulated"
+        sums = dict.fromkeys(ALTERNATIVES, 0.0)
+        for entry in each.run.rounds:
+            for key, way in ALTERNATIVES.items():
+                if key in entry.simulated:
+                    sums[key] += entry.simulated[key]
+                    records.append(
+                        {
+                            **each.names,
+                            "round": entry.number,
+                            "way": way,
+                            "hours": round(sums[key] / 3600, 6),
+                        }
+                    )
+    return records

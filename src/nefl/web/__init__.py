@@ -1,0 +1,1 @@
+"""What `nefl serve` and `nefl watch` share: answers, who may ask, and a server with limits."""

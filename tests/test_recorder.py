@@ -1,0 +1,66 @@
+"""What a run still has when its device fails."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nefl import ServerState
+from nefl.artifacts.runfolder import RunFolder
+from nefl.config_reading import config_from
+from nefl.methods import make_family
+from nefl.recorder import Recorder
+from nefl.rounds import RoundReport
+
+
+class OnADevice(torch.Tensor):
+    """A tensor that lies elsewhere, as far as anybody asks; a broken device gives nothing back."""
+
+    broken = False
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+    def to(self, *_args: Any, **_options: Any) -> torch.Tensor:
+        if OnADevice.broken:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return self.as_subclass(torch.Tensor).clone()
+
+    def cpu(self, *_args: Any, **_options: Any) -> torch.Tensor:
+        return self.to("cpu")
+
+
+def test_the_last_round_is_saved_though_the_device_is_gone(
+    tmp_path: Path, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick["server"]["checkpoint_every"] = 100
+    config = config_from(quick)
+    family = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
+    first = family.initial_state(0)
+
+    def elsewhere(tensors: Any) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone().as_subclass(OnADevice) for name, tensor in tensors.items()}
+
+    after = ServerState(1, elsewhere(first.shared), tuple(map(elsewhere, first.per_submodel)))
+    folder = RunFolder.create(tmp_path / "run", config)
+    recorder = Recorder(folder, config, first)
+    recorder.round_done(after, RoundReport(1, 4, 0.0, {}, 0.0, 0, 0, ()), None)
+    monkeypatch.setattr(OnADevice, "broken", True)
+    recorder.save()
+    found, problems = folder.load_newest(family)
+    folder.close()
+    assert found is not None
+    assert not problems
+    assert found.round_number == 1
+    assert all(torch.equal(found.shared[name], first.shared[name]) for name in first.shared)
+
+
+def test_a_state_moves_as_a_whole_or_not_at_all() -> None:
+    state = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8)).initial_state(0)
+    assert state.to("cpu") is state
+    moved = state.to("meta")
+    everything = [*moved.shared.values(), *(t for own in moved.per_submodel for t in own.values())]
+    assert everything
+    assert all(tensor.is_meta for tensor in everything)
