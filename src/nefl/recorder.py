@@ -6,22 +6,29 @@ from time import monotonic
 from typing import Any
 
 from nefl.artifacts.runfolder import RunFolder
-from nefl.artifacts.summary import best_average
+from nefl.artifacts.summary import averages
 from nefl.config import RunConfig
 from nefl.rounds import Observer, RoundReport
-from nefl.server.evaluate import mean_accuracy
+from nefl.server.evaluate import mean_of
 from nefl.state import Evaluation, ServerState
+from nefl.tasks.metrics import Metric
 
 
 class Recorder(Observer):
     """Writes the log and the checkpoints of a run into its folder."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, state: ServerState) -> None:
+    def __init__(
+        self, folder: RunFolder, config: RunConfig, state: ServerState, primary: Metric
+    ) -> None:
         self._folder = folder
         self._config = config
         self._state = state
         self._saved = state.round_number
-        self._best = best_average(folder.path, state.round_number)
+        self._primary = primary
+        self._best = primary.worst_possible
+        for average in averages(folder.path, state.round_number, primary.name):
+            if primary.is_better(average, self._best):
+                self._best = average
         self._last = monotonic()
 
     def round_done(
@@ -40,9 +47,11 @@ class Recorder(Observer):
         self._state = state = state.to("cpu")
         # The best comes before the round's own checkpoint: once that is there, the round will not
         # be run again, and a best that was missed then would be missed for good.
-        if evaluations is not None and mean_accuracy(evaluations) > self._best:
-            self._best = mean_accuracy(evaluations)
-            self._folder.save_best(state, self._best)
+        if evaluations is not None:
+            average = mean_of(evaluations, self._primary.name)
+            if self._primary.is_better(average, self._best):
+                self._best = average
+                self._folder.save_best(state, average)
         due = state.round_number % self._config.server.checkpoint_every == 0
         if due or state.round_number == self._config.rounds:
             self.save()

@@ -60,6 +60,14 @@ class Setting:
     test_examples: int
     plan: Plan
 
+    @property
+    def primary(self) -> MeasuredBy:
+        """What "worst", "average" and "best" speak of, as a run's folder notes it."""
+        return self._measured()[0]
+
+    def _measured(self) -> tuple[MeasuredBy, ...]:
+        return tuple(MeasuredBy(m.name, m.better, m.percent) for m in self.task.measured)
+
     def site(self) -> Site:
         """Return a place to train in this process."""
         device = pick_device(self.config.engine.device)
@@ -143,7 +151,7 @@ class Setting:
             class_names=task.class_names,
             signature=task.signature,
             kind=task.kind,
-            metrics=tuple(MeasuredBy(m.name, m.better, m.percent) for m in task.measured),
+            metrics=self._measured(),
             train_examples=len(self.partition.indices),
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
@@ -216,9 +224,7 @@ def arrange(config: RunConfig, task: Task) -> Setting:
     return Setting(config, family, task, partition, tests, plan)
 
 
-def _plan(
-    config: RunConfig, family: Family, partition: Partition, signature: Signature
-) -> Plan:
+def _plan(config: RunConfig, family: Family, partition: Partition, signature: Signature) -> Plan:
     fleet = None
     if config.clients.capability == "devices":
         local = config.local

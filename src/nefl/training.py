@@ -238,7 +238,7 @@ def _run(
     if state.round_number < setting.config.rounds:
         folder.drop_summary()
         state = _train_on(state, folder, setting, observers, connect)
-    summary = summarise(folder.path, setting.family, state)
+    summary = summarise(folder.path, setting.family, state, setting.primary)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
 
@@ -250,7 +250,7 @@ def _train_on(
     observers: Sequence[Observer],
     connect: Connect | None,
 ) -> ServerState:
-    recorder = Recorder(folder, setting.config, state)
+    recorder = Recorder(folder, setting.config, state, setting.task.primary)
     with tuned_process(setting.config.engine.threads):
         if connect is None:
             engine = setting.engine(folder.partition)

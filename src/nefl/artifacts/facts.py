@@ -1,7 +1,7 @@
 """What a run was made of, noted when it starts, so that its folder can be read without its data."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,14 @@ class MeasuredBy:
     name: str = "accuracy"
     better: Literal["up", "down"] = "up"
     percent: bool = True
+
+    def best(self, values: Sequence[float]) -> float:
+        """Return the best of some values."""
+        return max(values) if self.better == "up" else min(values)
+
+    def reached(self, value: float, target: float) -> bool:
+        """Whether a value is as good as a target."""
+        return value >= target if self.better == "up" else value <= target
 
 
 @dataclass(frozen=True)

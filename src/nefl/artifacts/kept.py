@@ -55,9 +55,9 @@ def keep_state(run: Path, state: ServerState, keep: int) -> Path:
     return path
 
 
-def keep_best(run: Path, state: ServerState, accuracy: float) -> None:
+def keep_best(run: Path, state: ServerState, average: float) -> None:
     """Keep a state as the best so far."""
-    save_state(run / FOLDER / BEST, state, average_accuracy=repr(accuracy))
+    save_state(run / FOLDER / BEST, state, average=repr(average))
 
 
 def newest_whole(run: Path, family: Family) -> tuple[ServerState | None, list[str]]:

@@ -116,9 +116,9 @@ class RunFolder:
         """Write a checkpoint and drop the oldest beyond those to keep."""
         return kept.keep_state(self.path, state, keep)
 
-    def save_best(self, state: ServerState, accuracy: float) -> None:
+    def save_best(self, state: ServerState, average: float) -> None:
         """Keep a state as the best so far."""
-        kept.keep_best(self.path, state, accuracy)
+        kept.keep_best(self.path, state, average)
 
     def load_newest(self, family: Family) -> tuple[ServerState | None, list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with newer ones.

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.checkpoint import state_sha256
+from nefl.artifacts.facts import MeasuredBy
 from nefl.artifacts.runfolder import read_log
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.spec import Family
@@ -28,7 +29,7 @@ class _Round:
     """What a summary takes of a round's entry in the log."""
 
     round: int
-    accuracy: tuple[float, ...] | None = None
+    metrics: Mapping[str, tuple[float | None, ...]] | None = None
     trained: Mapping[int, int] = field(default_factory=dict)
     wall_seconds: float = 0.0
     bytes_down: int = 0
@@ -57,26 +58,30 @@ def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
     return [entry for number, entry in sorted(entries.items()) if number <= until]
 
 
-def best_average(run: Path, until: int) -> float:
-    """Return the best mean accuracy that a run's log has up to a round, -1 if none."""
-    rounds = rounds_of(run, until)
-    return max((_mean(r["accuracy"]) for r in rounds if r.get("accuracy")), default=-1.0)
+def averages(run: Path, until: int, metric: str) -> list[float]:
+    """Return the means of a metric over submodels that a run's log has up to a round."""
+    found = (r.get("metrics", {}).get(metric) for r in rounds_of(run, until))
+    return [_mean(values) for values in found if values and None not in values]
 
 
-def summarise(run: Path, family: Family, state: ServerState) -> dict[str, Any]:
-    """Return what came out of a run."""
+def summarise(run: Path, family: Family, state: ServerState, primary: MeasuredBy) -> dict[str, Any]:
+    """Return what came out of a run; `primary` is what "worst", "average" and "best" speak of."""
     rounds = rounds_of(run, state.round_number)
     trained = [{int(k): n for k, n in r.get("trained", {}).items()} for r in rounds]
     updates = {k: sum(t.get(k, 0) for t in trained) for k in range(1, len(family) + 1)}
     covering = {
         key: min_coverage(family, dict.fromkeys(key, 1)) > 0 for key in map(frozenset, trained)
     }
-    accuracy: list[float] = next((r["accuracy"] for r in reversed(rounds) if r.get("accuracy")), [])
+    measured = next((r["metrics"] for r in reversed(rounds) if r.get("metrics")), {})
+    values = measured.get(primary.name, [])
+    known = [value for value in values if value is not None]
     return {
-        "accuracy": accuracy,
-        "worst": accuracy[0] if accuracy else None,
-        "average": _mean(accuracy) if accuracy else None,
-        "best": max(accuracy, default=None),
+        "metric": primary.name,
+        primary.name: values,
+        "metrics": measured,
+        "worst": values[0] if values else None,
+        "average": _mean(known) if known and len(known) == len(values) else None,
+        "best": primary.best(known) if known else None,
         "rounds": state.round_number,
         "seconds": sum(r.get("wall_seconds", 0.0) for r in rounds),
         "bytes_down": sum(r.get("bytes_down", 0) for r in rounds),

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nefl.report.numbers import show_duration as show_duration
 from nefl.rounds import RoundReport
-from nefl.server.evaluate import mean_accuracy
+from nefl.server.evaluate import told
 from nefl.state import Evaluation, ServerState
 
 LINE_SECONDS = 10
@@ -17,7 +17,7 @@ LINE_SECONDS = 10
 
 
 class ProgressObserver:
-    """Shows rounds done, time left, losses, accuracies, and every failed client.
+    """Shows rounds done, time left, losses, what was measured, and every failed client.
 
     Args:
         rounds: rounds of the run.
@@ -30,7 +30,7 @@ class ProgressObserver:
         self._started = monotonic()
         self._first_round: int | None = None
         self._last_line = self._started
-        self._accuracy = ""
+        self._measured = ""
         self._bar: Progress | None = None
         if console.is_terminal:
             self._bar = Progress(
@@ -63,18 +63,16 @@ class ProgressObserver:
                 f"{task.submodel} failed: {failure.reason}"
             )
         if evaluations is not None:
-            average = mean_accuracy(evaluations)
-            each = " ".join(f"{e.accuracy:.3f}" for e in evaluations)
-            self._accuracy = f"accuracy {average:.4f} ({each})"
+            self._measured = told(evaluations)
         left = self._time_left(state.round_number)
         head = f"round {state.round_number}/{self._rounds}"
         if self._bar is not None:
-            status = f"loss {report.loss:.3f}  {self._accuracy}  {left}"
+            status = f"loss {report.loss:.3f}  {self._measured}  {left}"
             self._bar.update(
                 self._task, completed=state.round_number, description=head, status=status
             )
         elif evaluations is not None or monotonic() - self._last_line > LINE_SECONDS:
-            shown = f"  {self._accuracy}" if evaluations is not None else ""
+            shown = f"  {self._measured}" if evaluations is not None else ""
             self._say(f"{head}  loss {report.loss:.3f}{shown}  {left}")
 
     def round_repeated(self, report: RoundReport, reason: str) -> None:

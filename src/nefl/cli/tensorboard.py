@@ -6,7 +6,7 @@ from typing import Any
 
 from nefl.errors import ConfigError
 from nefl.rounds import Observer, RoundReport
-from nefl.server.evaluate import mean_accuracy
+from nefl.server.evaluate import mean_of
 from nefl.state import Evaluation, ServerState
 
 
@@ -41,9 +41,11 @@ class TensorBoardObserver(Observer):
             "round/bytes_up": float(report.bytes_up),
         }
         for found in evaluations or ():
-            values[f"accuracy/submodel {found.submodel}"] = found.accuracy
+            for name, value in found.values.items():
+                values[f"{name}/submodel {found.submodel}"] = value
         if evaluations:
-            values["accuracy/average"] = mean_accuracy(evaluations)
+            for name in evaluations[0].values:
+                values[f"{name}/average"] = mean_of(evaluations, name)
         for name, value in values.items():
             self._writer.add_scalar(name, value, state.round_number)
         self._writer.flush()

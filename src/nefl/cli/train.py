@@ -1,5 +1,6 @@
 """`nefl train`, `resume` and `evaluate`."""
 
+import math
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from nefl.recipes import recipe_values
 from nefl.report.numbers import counted
 from nefl.report.published import ALIKE
 from nefl.rounds import Observer
-from nefl.server.evaluate import mean_accuracy
+from nefl.server.evaluate import mean_of
 
 EXIT_INTERRUPTED = 130
 DEFAULT_RECIPE = "digits"
@@ -126,17 +127,17 @@ def evaluate(
 ) -> None:
     """Measure every submodel of a run on its test set."""
     found = training.evaluate(run, best=best, recalibrate=recalibrate, device=device)
-    accuracy = [e.accuracy for e in found]
+    measured = {name: [e.values[name] for e in found] for name in found[0].values}
     if as_json:
-        report = {
-            "accuracy": accuracy,
+        primary = next(iter(measured))
+        report = measured | {
             "loss": [e.loss for e in found],
-            "worst": accuracy[0],
-            "average": mean_accuracy(found),
+            "worst": measured[primary][0],
+            "average": mean_of(found, primary),
         }
         say(to_json(report, indent=2))
     else:
-        console_for_tables().print(accuracy_table(accuracy))
+        console_for_tables().print(metrics_table(measured))
 
 
 def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
@@ -244,23 +245,25 @@ def terminate_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def accuracy_table(accuracy: Sequence[float], title: str = "") -> Table:
-    """Return the table of the submodels' accuracies."""
+def metrics_table(metrics: Mapping[str, Sequence[float | None]], title: str = "") -> Table:
+    """Return the table of what was measured of each submodel."""
     table = Table(title=title or None, box=box.SIMPLE_HEAD)
     table.add_column("submodel", justify="right")
-    table.add_column("accuracy", justify="right")
-    for number, value in enumerate(accuracy, start=1):
-        table.add_row(str(number), f"{value:.4f}")
+    for name in metrics:
+        table.add_column(name, justify="right")
+    columns = [[math.nan if v is None else v for v in values] for values in metrics.values()]
+    for number, values in enumerate(zip(*columns, strict=True), start=1):
+        table.add_row(str(number), *(f"{value:.4f}" for value in values))
     table.add_section()
-    table.add_row("worst", f"{accuracy[0]:.4f}")
-    table.add_row("average", f"{sum(accuracy) / len(accuracy):.4f}")
+    table.add_row("worst", *(f"{values[0]:.4f}" for values in columns))
+    table.add_row("average", *(f"{sum(values) / len(values):.4f}" for values in columns))
     return table
 
 
 def _show(summary: Mapping[str, Any], folder: Path) -> None:
     console = console_for_tables()
-    if summary["accuracy"]:
-        console.print(accuracy_table(summary["accuracy"], f"after round {summary['rounds']}"))
+    if summary["metrics"]:
+        console.print(metrics_table(summary["metrics"], f"after round {summary['rounds']}"))
     traffic = f"{show_bytes(summary['bytes_down'])} down, {show_bytes(summary['bytes_up'])} up"
     took = show_duration(summary["seconds"])
     console.print(Text(f"{took}, {traffic}, {counted(summary['failures'], 'failure')}; {folder}"))

@@ -12,8 +12,8 @@ from nefl.data import cifar, hub, idx, images, own, parquet, svhn
 from nefl.data.arrays import Decoded, Split, image_examples, join
 from nefl.data.builtin import SyntheticOptions, make_synthetic, read_digits
 from nefl.data.catalog import DATASETS, DatasetInfo
-from nefl.data.columns import Examples
 from nefl.data.class_names import labels_by_name, numbered_classes
+from nefl.data.columns import Examples
 from nefl.data.readers import READERS
 from nefl.errors import ConfigError, DataError
 

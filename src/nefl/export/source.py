@@ -80,7 +80,9 @@ class Source:
     def test_batch(self, count: int) -> tuple[Tensor, Tensor]:
         """Return inputs and labels of test images, evenly spaced over the test set."""
         task = self.setting.task
-        rows = rows_of(task.visible(task.test), _spaced(subset(task, self.setting.config).test, count))
+        rows = rows_of(
+            task.visible(task.test), _spaced(subset(task, self.setting.config).test, count)
+        )
         return task.make_inputs(rows), task.make_target(rows)
 
     def training_batch(self, count: int) -> Tensor:

@@ -107,6 +107,13 @@ def _pieces(rows: Rows, pieces: int) -> Iterable[dict[str, Tensor]]:
         yield {name: parts[piece] for name, parts in split.items()}
 
 
+def told(evaluations: Sequence[Evaluation]) -> str:
+    """Say the most important metric in a line: its mean over submodels, and each."""
+    name = next(iter(evaluations[0].values))
+    each = " ".join(f"{e.values[name]:.3f}" for e in evaluations)
+    return f"{name} {mean_of(evaluations, name):.4f} ({each})"
+
+
 def mean_of(evaluations: Sequence[Evaluation], metric: str) -> float:
     """Return the mean of a metric over submodels, the paper's average."""
     return sum(e.values[metric] for e in evaluations) / len(evaluations)

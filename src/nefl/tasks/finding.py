@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from nefl.config import DataConfig, RunConfig
-from nefl.data.cache import open_cached
+from nefl.config import RunConfig
 from nefl.data.columns import Dataset, Examples
 from nefl.data.datasets import cache_examples, load_dataset
 from nefl.data.readers import NEXT, READERS, SERIES, TABLE, TEXT
@@ -91,9 +89,7 @@ def learned(config: RunConfig) -> str:
 def _own_task(config: RunConfig) -> Task:
     made = call_own(config.task, import_function(config.task), dict(config.data.options))
     if not isinstance(made, Task):
-        raise ConfigError(
-            f"{config.task}: returned {type(made).__name__}, expected a nefl.Task"
-        )
+        raise ConfigError(f"{config.task}: returned {type(made).__name__}, expected a nefl.Task")
     return made
 
 

@@ -146,9 +146,7 @@ def largest_in_memory(memory: int | None, needs: Sequence[int]) -> int:
     return max((k for k, need in enumerate(needs, start=1) if need * HEADROOM <= memory), default=0)
 
 
-def time_submodels(
-    family: Family, signature: Signature, batch_size: int
-) -> tuple[float, ...]:
+def time_submodels(family: Family, signature: Signature, batch_size: int) -> tuple[float, ...]:
     """Time a training step of each submodel, smallest first, as far as the time allows."""
     deadline = time.monotonic() + TIMING_SECONDS
     inputs = signature.example(batch_size)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nefl.rounds import Observer, RoundReport
-from nefl.server.evaluate import mean_accuracy
+from nefl.server.evaluate import told
 from nefl.state import Evaluation, ServerState
 
 _log = logging.getLogger("flwr")
@@ -26,7 +26,7 @@ class LogObserver(Observer):
         self, _state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
     ) -> None:
         """Say how a round went."""
-        scored = "" if evaluations is None else f", accuracy {mean_accuracy(evaluations):.4f}"
+        scored = "" if evaluations is None else f", {told(evaluations)}"
         _log.info(
             "round %d/%d: %d of %d updates, loss %.4f%s, %.1f s",
             report.round_number,
@@ -53,6 +53,7 @@ class LogObserver(Observer):
 
 def say_result(summary: Mapping[str, Any], folder: Path) -> None:
     """Say what came out, and where it lies."""
-    accuracy = ", ".join(f"{value:.4f}" for value in summary["accuracy"] or [])
-    _log.info("done: accuracy of each submodel %s", accuracy or "was not measured")
+    name = summary["metric"]
+    values = ", ".join(f"{value:.4f}" for value in summary[name] or [])
+    _log.info("done: %s of each submodel %s", name, values or "was not measured")
     _log.info("run folder %s, state_sha256 %s", folder.absolute(), summary["state_sha256"])

@@ -6,11 +6,9 @@ nefl's cache, memory-mapped, and the partition in a file beside it.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
