@@ -80,3 +80,25 @@ def test_the_page_updates_itself(served: tuple[Path, str], browser: Browser) -> 
     )
     assert not said
     page.close()
+
+
+def test_a_second_seed_joins_while_the_page_is_watched(
+    make_run: MakeRun, browser: Browser, tmp_path: Path
+) -> None:
+    log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3])]
+    make_run("runs/first", log=log, settings={"rounds": 9})
+    with serving([tmp_path / "runs"], 0) as (address, server):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("body[data-drawn]", timeout=120_000, state="attached")
+        make_run("runs/second", log=log, settings={"rounds": 9, "seed": 1})
+        page.wait_for_selector("#seeds", timeout=60_000)
+        assert page.input_value("#seeds") == "each"  # who watches wants to see each run go on
+        page.wait_for_selector("body[data-drawn]", timeout=120_000, state="attached")
+        lines = "() => document.querySelectorAll('[data-figure=curves] .mark-line path').length"
+        page.wait_for_function(f"({lines})() === 4", timeout=60_000)  # two submodels of each
+        page.close()
+        server.shutdown()
+        thread.join()
