@@ -12,6 +12,7 @@ RANK = {
     "errors": 0,
     "files": 1,
     "seeds": 0,
+    "wording": 0,
     "extras": 1,
     "own_code": 1,
     "references": 2,

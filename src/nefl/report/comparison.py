@@ -9,9 +9,9 @@ from typing import Any
 
 from nefl.data.catalog import DATASETS
 from nefl.report.costs import bytes_spent, costs_of, macs_spent
-from nefl.report.numbers import counted
 from nefl.report.published import ALIKE, Published, published_for
 from nefl.report.runs import Run, mean
+from nefl.wording import counted
 
 WITHOUT_EFFECT = (
     "seed",

@@ -19,7 +19,7 @@ from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
-from nefl.report.numbers import counted
+from nefl.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
