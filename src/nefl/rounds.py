@@ -81,7 +81,7 @@ class RoundReport:
     clients: dict[int, list[int]] = field(default_factory=dict)
 
 
-class Observer(Protocol):
+class Observer:
     """What is told of a run: logs, checkpoints, progress.
 
     Derive from it and write the methods that are needed; the others do nothing. An object of
@@ -92,15 +92,12 @@ class Observer(Protocol):
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
     ) -> None:
         """Take note of a finished round."""
-        return  # not empty, so that type checkers do not ask for the method
 
     def task_done(self, done: int, tasks: int) -> None:
         """Take note that so many tasks of the round have ended."""
-        return
 
     def round_repeated(self, report: RoundReport, reason: str) -> None:
         """Take note of a round that did not count, and why."""
-        return
 
 
 EVENTS = ("round_done", "task_done", "round_repeated")
