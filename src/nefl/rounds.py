@@ -86,7 +86,7 @@ class RoundReport:
     notes: tuple[str, ...] = ()
 
 
-class Observer(Protocol):
+class Observer:
     """What is told of a run: logs, checkpoints, progress.
 
     Derive from it and write the methods that are needed; the others do nothing. An object of

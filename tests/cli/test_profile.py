@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.cli.profile import show_blocks, show_bytes, show_count
-from nefl.report.numbers import counted
+from nefl.wording import counted
 
 from .conftest import run
 

@@ -26,12 +26,12 @@ from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
 from nefl.references import is_reference
 from nefl.report.family import family_figure
-from nefl.report.numbers import counted
 from nefl.report.numbers import show_bytes as show_bytes
 from nefl.report.numbers import show_count as show_count
 from nefl.report.output import write_output
 from nefl.report.vega import draw
 from nefl.tryout import EXAMPLES, try_out
+from nefl.wording import counted
 
 MAX_BATCH = 1_000_000
 
@@ -152,8 +152,9 @@ def parse_ratios(text: str) -> list[float]:
 def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     shape = "×".join(map(str, report["input"]))
     cover = report["expected_coverage"]
+    classes = counted(report["classes"], "class")
     table = Table(
-        title=f"{report['model']} under {report['method']}, {report['classes']} classes, {shape}",
+        title=f"{report['model']} under {report['method']}, {classes}, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
         f"{report['batch']}; an element is in {counted(report['min_coverage'], 'submodel')} or "
         f"more, and trained by {cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or "

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from nefl.report.numbers import show_duration as show_duration
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_accuracy
 from nefl.state import Evaluation, ServerState
 
@@ -16,7 +16,7 @@ LINE_SECONDS = 10
 """Seconds between plain lines, where no evaluation has something to say earlier."""
 
 
-class ProgressObserver:
+class ProgressObserver(Observer):
     """Shows rounds done, time left, losses, accuracies, and every failed client.
 
     Args:

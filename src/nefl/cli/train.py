@@ -24,10 +24,10 @@ from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
-from nefl.report.numbers import counted
 from nefl.report.published import ALIKE
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_accuracy
+from nefl.wording import counted
 
 EXIT_INTERRUPTED = 130
 DEFAULT_RECIPE = "digits"

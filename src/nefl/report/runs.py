@@ -21,7 +21,7 @@ from nefl.extras import need
 from nefl.files import open_without_links
 from nefl.parsing import parse_json
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
-from nefl.report.numbers import counted
+from nefl.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd

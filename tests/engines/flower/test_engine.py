@@ -274,13 +274,9 @@ def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
     whole = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "whole")
     grid = LocalGrid(site_client(), population(5))
 
-    class Stop:
+    class Stop(Observer):
         def round_done(self, *_: object) -> None:
             raise KeyboardInterrupt
-
-        def task_done(self, *_: object) -> None: ...
-
-        def round_repeated(self, *_: object) -> None: ...
 
     with pytest.raises(KeyboardInterrupt):
         train_on(grid, few, tmp_path / "run", Stop())
@@ -319,13 +315,9 @@ def test_a_node_that_goes_between_rounds_is_left_out(few: Settings, tmp_path: Pa
     grid = LocalGrid(site_client(), population(5))
     gone = next(n for n, c in grid.nodes.items() if c["partition-id"] == 0)
 
-    class Leave:
+    class Leave(Observer):
         def round_done(self, *_: object) -> None:
             grid.nodes.pop(gone, None)
-
-        def task_done(self, *_: object) -> None: ...
-
-        def round_repeated(self, *_: object) -> None: ...
 
     train_on(grid, few, tmp_path / "run", Leave())
     assert [e["tasks"] for e in events(tmp_path / "run", "round")] == [5, 4]
