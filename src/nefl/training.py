@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from nefl.artifacts.facts import versions, write_facts
@@ -275,13 +276,19 @@ def _why(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def pass_over(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing. Where one is ignored only now, Python complains of those
+    that came just before.
+    """
+
+
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Let an impatient second signal not spoil the checkpoint that the first one asked for."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+    before = {number: signal.signal(number, pass_over) for number in STOPPING}
     try:
         yield
     finally:
