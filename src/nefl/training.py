@@ -288,9 +288,12 @@ def _uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, pass_over) for number in STOPPING}
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number in before:
+        signal.signal(number, pass_over)
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # then it was not Python that had set it
+                signal.signal(number, handler)
