@@ -138,7 +138,7 @@ def _resume_in_the_past(run: Path, back: timedelta) -> None:
             return cls(*then.timetuple()[:6], tzinfo=tz)
 
     time.time = lambda: now() - back.total_seconds()
-    runfolder.datetime = Past  # type: ignore[misc]
+    vars(runfolder)["datetime"] = Past
     nefl.resume(run)
 
 

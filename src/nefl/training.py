@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from nefl.artifacts.facts import versions, write_facts
@@ -277,15 +278,24 @@ def _why(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def pass_over(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing. Where one is ignored only now, Python complains of those
+    that came just before.
+    """
+
+
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Let an impatient second signal not spoil the checkpoint that the first one asked for."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number in before:
+        signal.signal(number, pass_over)
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # then it was not Python that had set it
+                signal.signal(number, handler)

@@ -30,7 +30,7 @@ from nefl.state import ServerState
 CONFIG, PARTITION = "config.json", "partition.safetensors"
 METRICS, SUMMARY, LOCK = "metrics.jsonl", "summary.json", ".lock"
 FACTS = "facts.json"
-OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER)
+OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER, "tensorboard")
 
 
 class RunFolder:

@@ -231,7 +231,7 @@ def terminate_as_interrupt() -> Iterator[None]:
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for number in training.STOPPING:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, training.pass_over)
         raise KeyboardInterrupt
 
     for number in training.STOPPING:

@@ -22,6 +22,7 @@ from nefl.config_reading import config_from, with_settings
 from nefl.data import load_dataset
 from nefl.engines.flower.mailbox import Grid
 from nefl.engines.flower.messages import ANSWER, ARRAYS, FORMAT, METRICS, WEIGHTS, from_arrays
+from nefl.engines.flower.progress import LogObserver
 from nefl.engines.flower.site_client import _partition
 from nefl.flower import connect_to, serve, site_client
 from nefl.nesting.profile import profile_family
@@ -270,7 +271,9 @@ def test_only_capable_nodes_train_the_full_model(few: Settings, tmp_path: Path) 
     assert events(tmp_path / "all", "round")[0]["trained"] == {"1": 5}
 
 
-def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on(
+    few: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "whole")
     grid = LocalGrid(site_client(), population(5))
 
@@ -282,9 +285,14 @@ def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
         train_on(grid, few, tmp_path / "run", Stop())
     # Nodes that reconnect have other numbers.
     other = LocalGrid(site_client(), population(5, first=90_000))
-    settings = {**_flat(few), "out": str(tmp_path / "run"), "resume": True}
+    # A run keeps its rounds, and progress counts towards them whatever a later start says.
+    settings = {**_flat(few), "out": str(tmp_path / "run"), "resume": True, "rounds": 1}
     context = Context(1, 1, {}, RecordDict(), settings)
+    told: list[int] = []
+    monkeypatch.setattr(LogObserver, "__init__", lambda _, rounds: told.append(rounds))
+    monkeypatch.setattr(LogObserver, "round_done", lambda *_: None)
     assert sha(serve(cast("Grid", other), context)) == sha(whole)
+    assert told == [2]
     # A finished run is returned as it is, and a run that is there is not begun anew.
     assert sha(serve(cast("Grid", other), context)) == sha(whole)
     with pytest.raises(nefl.RunError, match="resume it"):
