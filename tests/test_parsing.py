@@ -54,6 +54,7 @@ def test_log_lines_of_other_types_are_passed_over(tmp_path: Path) -> None:
     strange = [
         {"accuracy": "x"}, {"accuracy": [None]}, {"round": [1]}, {"round": 10**30, "trained": 7},
         {"trained": {"a": 1}}, {"bytes_up": {}}, {"simulated": {"nested": 1}}, {"failures": 5},
+        {"bytes_down": "x"}, {"wall_seconds": [1]}, {"event": None},
     ]  # fmt: skip
     lines = [DEEP, *[json.dumps(sound | change) for change in strange], json.dumps(sound)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")

@@ -6,6 +6,7 @@ import struct
 import textwrap
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,7 +229,7 @@ def test_real_cifar10(tmp_path: Path) -> None:
 
 
 def test_arrays_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
-    good = {"x_train": np.zeros((4, 8, 8), np.uint8), "y_train": np.arange(4)}
+    good: dict[str, Any] = {"x_train": np.zeros((4, 8, 8), np.uint8), "y_train": np.arange(4)}
     good |= {"x_test": good["x_train"], "y_test": good["y_train"]}
     np.savez_compressed(
         tmp_path / "b.npz", **good | {"x_train": np.zeros((80, 2**10, 2**10), "u1")}
