@@ -50,8 +50,13 @@ def test_registry_partition_and_identity_too(tmp_path: Path) -> None:
 
 
 def test_log_lines_of_other_types_are_passed_over(tmp_path: Path) -> None:
-    sound = {"event": "round", "round": 2, "accuracy": [0.5, 0.7], "trained": {"1": 3}}
-    strange = [
+    sound: dict[str, object] = {
+        "event": "round",
+        "round": 2,
+        "accuracy": [0.5, 0.7],
+        "trained": {"1": 3},
+    }
+    strange: list[dict[str, object]] = [
         {"accuracy": "x"}, {"accuracy": [None]}, {"round": [1]}, {"round": 10**30, "trained": 7},
         {"trained": {"a": 1}}, {"bytes_up": {}}, {"simulated": {"nested": 1}}, {"failures": 5},
         {"bytes_down": "x"}, {"wall_seconds": [1]}, {"event": None},
