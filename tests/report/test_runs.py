@@ -132,3 +132,16 @@ def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path, make_run: MakeRun)
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
     runs, _ = read_runs([make_run("x/same", [[0.1]]), make_run("y/same", [[0.1]])])
     assert len({run.name for run in runs}) == 2
+
+
+def test_numbers_without_end_are_no_counts() -> None:
+    from nefl.report.entries import read_round
+
+    huge = 10**400
+    entry = read_round(
+        {"round": 1, "accuracy": [huge], "loss": huge, "bytes_up": huge, "wall_seconds": huge,
+         "trained": {"9" * 5000: 1, "1": huge, "2": 3}}
+    )  # fmt: skip
+    assert entry is not None
+    assert entry.trained == {1: 0, 2: 3}
+    assert entry.bytes_up == 0

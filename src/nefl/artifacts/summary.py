@@ -42,7 +42,7 @@ _ROUND = TypeAdapter(_Round)
 
 def _is_round(event: Mapping[str, Any]) -> bool:
     try:
-        _ROUND.validate_python({key: v for key, v in event.items() if v is not None})
+        _ROUND.validate_python(event)
     except ValidationError:
         return False
     return event.get("event") == "round"
@@ -53,7 +53,8 @@ def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
 
     A line that does not have the fields of a round, or others in their place, is passed over.
     """
-    entries = {event["round"]: event for event in read_log(run) if _is_round(event)}
+    events = ({key: v for key, v in event.items() if v is not None} for event in read_log(run))
+    entries = {event["round"]: event for event in events if _is_round(event)}
     return [entry for number, entry in sorted(entries.items()) if number <= until]
 
 

@@ -43,8 +43,9 @@ def _check_packed(path: Path, content: object) -> None:
     """Refuse a small file that unpacks to gigabytes; images are never packed so tightly."""
     if not isinstance(content, np.lib.npyio.NpzFile):
         raise DataError(f"{path}: a single array; save the four with numpy.savez")
-    archive: zipfile.ZipFile = content.zip
-    unpacked, packed = sum(e.file_size for e in archive.infolist()), path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    packed = path.stat().st_size
     if unpacked > max(_MIN_BOMB, _MOST_PACKED * packed):
         raise DataError(
             f"{path}: {packed} bytes would unpack to {unpacked}, at most {_MOST_PACKED} times as "
