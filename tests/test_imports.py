@@ -13,7 +13,7 @@ RANK = {
     "files": 1,
     "seeds": 0,
     "extras": 1,
-    "references": 1,
+    "references": 2,
     "losses": 0,
     "state": 1,
     "web": 2,

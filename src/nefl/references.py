@@ -1,17 +1,34 @@
-"""A user's own functions, named in a configuration as `package.module:function`."""
+"""A user's own functions, named in a configuration as `package.module:function`.
+
+Importing one runs its code, and a stranger's run may name any: also an installed function that
+does harm with the options given to it. So what a stored run names is only imported if the user has
+named that very function on this machine before, or says that it is trusted.
+"""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nefl.errors import ConfigError
+from nefl.config import RunConfig
+from nefl.errors import ConfigError, RunError
+from nefl.files import default_cache
+
+NAMED = "named-code.jsonl"
+"""In the user's cache: the functions that were named here, and the files they are in."""
 
 
 def is_reference(name: str) -> bool:
     """Whether a name means a function of the user's."""
     return ":" in name
+
+
+def named_code(config: RunConfig) -> tuple[str, ...]:
+    """Return the functions that a configuration names."""
+    return tuple(filter(is_reference, (config.model.name, config.data.name)))
 
 
 def import_function(reference: str) -> Callable[..., Any]:
@@ -21,10 +38,7 @@ def import_function(reference: str) -> Callable[..., Any]:
         ConfigError: if there is no such function.
     """
     module, _, name = reference.partition(":")
-    # An installed command, unlike `python -m`, does not look in the current folder.
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    _look_here_too()
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -35,3 +49,93 @@ def import_function(reference: str) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"{reference}: is {type(function).__name__}, not a function")
     return function  # type: ignore[no-any-return]
+
+
+def remember_code(config: RunConfig) -> None:
+    """Note that the user has named the functions of a configuration, here and now."""
+    with suppress(OSError):  # without a cache the next command asks again
+        known = _known()
+        new = [entry for entry in map(_entry, named_code(config)) if entry not in known]
+        if new:
+            path = default_cache() / NAMED
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(entry) + "\n" for entry in new)
+
+
+def check_code(config: RunConfig, run: Path, *, trusted: bool) -> None:
+    """Refuse what a stored run names, unless it was named on this machine before.
+
+    Args:
+        config: of the run.
+        run: its folder, for messages.
+        trusted: whether the user says that it may be imported; that is remembered.
+
+    Raises:
+        RunError: naming the function and its file. Nothing of it was imported.
+    """
+    if trusted:
+        remember_code(config)
+        return
+    known = _known()
+    for entry in map(_entry, named_code(config)):
+        if entry not in known:
+            reference, file = entry
+            raise RunError(
+                f"{run}: names code, {reference} ({file or 'which is not here'}), that you have "
+                "not named on this machine yourself; read it, and if you trust it give "
+                "--trust-code (in Python trust_code=True)"
+            )
+
+
+def _entry(reference: str) -> list[str]:
+    """Return a function and the file that importing it would run; nothing is run."""
+    return [reference, _file_of(reference.partition(":")[0])]
+
+
+def _known() -> list[Any]:
+    try:
+        lines = (default_cache() / NAMED).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    known = []
+    for line in lines:
+        with suppress(ValueError):  # cut off by a kill
+            known.append(json.loads(line))
+    return known
+
+
+def _file_of(module: str) -> str:
+    """Return the file of a module, found as an import would find it, or nothing."""
+    if module in sys.modules:
+        return _absolute(getattr(sys.modules[module], "__file__", None))
+    before = sys.path[:]
+    _look_here_too()
+    try:
+        return _absolute(_origin(module))
+    finally:
+        sys.path[:] = before  # looking is not trusting
+
+
+def _origin(module: str) -> str | None:
+    spec, path, parts = None, None, module.split(".")
+    for count in range(1, len(parts) + 1):
+        # Not importlib.util.find_spec, which imports the packages around a module.
+        name = ".".join(parts[:count])
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next(filter(None, found), None)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    return spec.origin if spec is not None else None
+
+
+def _absolute(file: str | None) -> str:
+    return str(Path(file).absolute()) if file else ""
+
+
+def _look_here_too() -> None:
+    # An installed command, unlike `python -m`, does not look in the current folder.
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)

@@ -16,6 +16,7 @@ from nefl.elastic.file import load
 from nefl.engines.site import augmentation
 from nefl.errors import ConfigError
 from nefl.methods import family_of
+from nefl.references import check_code
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
 
@@ -69,7 +70,9 @@ def read_trained(path: Path) -> Trained:
         NeflError: if it is neither.
     """
     if (path / CONFIG).is_file():
-        setting = prepare(stored_config(path))
+        config = stored_config(path)
+        check_code(config, path, trusted=False)
+        setting = prepare(config)
         return Trained(
             load_state(find_checkpoint(path), setting.family), setting.dataset.class_names
         )

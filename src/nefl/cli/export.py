@@ -11,6 +11,7 @@ from rich.text import Text
 
 from nefl.artifacts.runfolder import to_json
 from nefl.cli.profile import console_for_tables, show_bytes, show_count
+from nefl.cli.train import TrustCode
 from nefl.elastic.budget import parse_budget
 from nefl.errors import ConfigError
 from nefl.export.compare import MAX_ACCURACY_LOSS
@@ -46,6 +47,7 @@ def export(
         float, typer.Option(help="Accuracy that int8 may lose.")
     ] = MAX_ACCURACY_LOSS,
     measure: Annotated[bool, typer.Option(help="Measure latency and peak memory.")] = True,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write a submodel as a plain network and check the file in its own runtime."""
@@ -57,7 +59,7 @@ def export(
                 "an elastic file holds all submodels in float32: leave out --submodel, --fits "
                 "and --quantize"
             )
-        family = export_family(run, out, best=best, images=images)
+        family = export_family(run, out, best=best, images=images, trust_code=trust_code)
         if as_json:
             typer.echo(to_json(_plain(family), indent=2))
         else:
@@ -74,6 +76,7 @@ def export(
         images=images,
         max_loss=max_loss,
         measure=measure,
+        trust_code=trust_code,
     )
     if as_json:
         typer.echo(to_json(_plain(done), indent=2))
