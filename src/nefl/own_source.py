@@ -31,7 +31,7 @@ def code_checksums(references: Iterable[str]) -> dict[str, str]:
             if name in seen or name.partition(".")[0] == "nefl":
                 continue
             seen.add(name)
-            spec = _find(name)
+            spec = find_module(name)
             path = Path(spec.origin) if spec is not None and spec.origin else None
             if path is None or not path.is_file():  # built in, a folder without code, or no module
                 continue
@@ -51,7 +51,7 @@ def _with_parents(name: str) -> Iterator[str]:
         yield ".".join(pieces[:count])
 
 
-def _find(name: str) -> ModuleSpec | None:
+def find_module(name: str) -> ModuleSpec | None:
     """Find a module as an import would, without importing its packages."""
     path: list[str] | None = None
     spec: ModuleSpec | None = None

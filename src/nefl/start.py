@@ -18,6 +18,7 @@ from nefl.elastic.file import load
 from nefl.engines.site import augmentation
 from nefl.errors import ConfigError
 from nefl.methods import family_of
+from nefl.references import check_code
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
 
@@ -83,6 +84,7 @@ def read_trained(path: Path) -> Trained:
 def _read_run(path: Path) -> Trained:
     """Read a run's newest weights; its data only where it did not note its classes."""
     config, facts = stored_config(path), read_facts(path)
+    check_code(config, path, trusted=False)
     if facts is None:
         setting = prepare(config)
         return Trained(read_kept(path, setting.family), setting.dataset.class_names)

@@ -25,6 +25,7 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
+from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
 from nefl.schedule import first_difference
 from nefl.setting import Setting, prepare, settings_checksum, with_absolute_paths
@@ -87,6 +88,7 @@ def train(
     else:
         config = config_from(config)
     config = with_absolute_paths(config)
+    remember_code(config)  # so that the run can be gone on with and evaluated unasked
     setting = prepare(config)
     first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
@@ -122,6 +124,7 @@ def resume(
     changed_code: bool = False,
     observers: Sequence[Observer] = (),
     connect: Connect | None = None,
+    trust_code: bool = False,
 ) -> RunResult:
     """Go on with a run that was stopped or killed; a finished one is returned as it is.
 
@@ -132,12 +135,14 @@ def resume(
         changed_code: go on although the source of a model or data function of one's own changed.
         observers: told of each round; see `Observer`.
         connect: as for `train`.
+        trust_code: import what the run names, though it was never named on this machine.
 
     Raises:
         NeflError: if there is no such run, or it is in use, damaged or has changed, or it cannot
-            have so many rounds.
+            have so many rounds, or names code of a stranger's.
     """
     check_observers(observers)
+    check_code(stored_config(Path(run)), Path(run), trusted=trust_code)
     folder = RunFolder(Path(run))
     try:
         config = folder.config
@@ -180,7 +185,12 @@ def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
 
 
 def evaluate(
-    run: str | Path, *, best: bool = False, recalibrate: bool = False, device: str | None = None
+    run: str | Path,
+    *,
+    best: bool = False,
+    recalibrate: bool = False,
+    device: str | None = None,
+    trust_code: bool = False,
 ) -> list[Evaluation]:
     """Measure every submodel of a run on its test set.
 
@@ -189,12 +199,14 @@ def evaluate(
         best: take the best checkpoint instead of the newest.
         recalibrate: measure batch norms anew over all clients' training data first.
         device: compute there instead of where the run was trained.
+        trust_code: as for `resume`.
 
     Raises:
-        NeflError: if there is no such run or no checkpoint.
+        NeflError: if there is no such run or no checkpoint, or it names code of a stranger's.
     """
     path = Path(run)
     config = stored_config(path)
+    check_code(config, path, trusted=trust_code)
     if device is not None:
         config = replace(config, engine=replace(config.engine, device=device))
     if recalibrate:
@@ -208,13 +220,19 @@ def evaluate(
         return engine.evaluate(state, range(1, len(setting.family) + 1))
 
 
-def draw_partition(run: str | Path) -> str:
+def draw_partition(run: str | Path, *, trust_code: bool = False) -> str:
     """Return a picture in text of how the classes spread over the clients of a run.
 
+    Args:
+        run: the run's folder.
+        trust_code: as for `resume`.
+
     Raises:
-        NeflError: if there is no such run.
+        NeflError: if there is no such run, or it names code of a stranger's.
     """
-    return prepare(stored_config(Path(run))).draw_partition()
+    config = stored_config(Path(run))
+    check_code(config, Path(run), trusted=trust_code)
+    return prepare(config).draw_partition()
 
 
 def _run(

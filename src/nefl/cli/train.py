@@ -36,6 +36,10 @@ Engine = Annotated[str | None, typer.Option(help="serial, workers or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core if left out.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code that the run names, though it is not yours."),
+]
 TensorBoard = Annotated[bool, typer.Option(help="Also write logs for TensorBoard.")]
 
 
@@ -97,6 +101,7 @@ def resume(
             "--changed-code", help="Go on although your model's or data's source changed."
         ),
     ] = False,
+    trust_code: TrustCode = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +113,12 @@ def resume(
 
     def go(observers: Sequence[Observer]) -> training.RunResult:
         return training.resume(
-            run, engine=other, rounds=rounds, changed_code=changed_code, observers=observers
+            run,
+            engine=other,
+            rounds=rounds,
+            changed_code=changed_code,
+            observers=observers,
+            trust_code=trust_code,
         )
 
     _carry_out(go, config, _Place(run), tensorboard=tensorboard, as_json=as_json)
@@ -122,10 +132,13 @@ def evaluate(
         typer.Option("--recalibrate", help="Measure batch norms over the training data first."),
     ] = False,
     device: Device = None,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure every submodel of a run on its test set."""
-    found = training.evaluate(run, best=best, recalibrate=recalibrate, device=device)
+    found = training.evaluate(
+        run, best=best, recalibrate=recalibrate, device=device, trust_code=trust_code
+    )
     accuracy = [e.accuracy for e in found]
     if as_json:
         report = {
@@ -139,9 +152,11 @@ def evaluate(
         console_for_tables().print(accuracy_table(accuracy))
 
 
-def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
+def partition(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")], trust_code: TrustCode = False
+) -> None:
     """Draw how the classes spread over the clients of a run."""
-    say(training.draw_partition(run))
+    say(training.draw_partition(run, trust_code=trust_code))
 
 
 def with_engine(

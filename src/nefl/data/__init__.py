@@ -2,7 +2,7 @@
 
 from nefl.data.arrays import ImageDataset, Split
 from nefl.data.augment import POLICIES, BatchTransform, Policy, Transform, make_transform
-from nefl.data.cache import default_cache, open_cached
+from nefl.data.cache import open_cached
 from nefl.data.catalog import DATASETS, DatasetInfo
 from nefl.data.datasets import find_dataset, load_dataset
 from nefl.data.partition import PARTITIONS, Partition, partition_clients
@@ -21,7 +21,6 @@ __all__ = [
     "Split",
     "Subset",
     "Transform",
-    "default_cache",
     "draw_label_distribution",
     "find_dataset",
     "load_dataset",

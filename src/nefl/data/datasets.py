@@ -9,7 +9,6 @@ from nefl.data.arrays import ImageDataset
 from nefl.data.cache import (
     cache_folder,
     cache_prefix,
-    default_cache,
     newest_cached,
     open_cached,
     open_or_build,
@@ -18,6 +17,7 @@ from nefl.data.catalog import DATASETS
 from nefl.data.idx import DEBIAN_FASHION_MNIST
 from nefl.data.sources import HUB, OWN, find_source
 from nefl.errors import ConfigError, DataError
+from nefl.files import default_cache
 
 Presence = Literal["cached", "here", "absent"]
 

@@ -19,7 +19,6 @@ from flwr.clientapp import ClientApp
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
 from nefl.data import ImageDataset, Partition, load_dataset
-from nefl.data.cache import default_cache
 from nefl.data.class_names import numbered_classes, with_classes
 from nefl.data.dealing import deal_examples
 from nefl.engines.flower.capability import (
@@ -33,6 +32,7 @@ from nefl.engines.flower.messages import Order, read_order
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import DataError
+from nefl.files import default_cache
 from nefl.methods import family_of
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors
