@@ -43,8 +43,14 @@ def serve(grid: Grid, context: Context) -> training.RunResult:
         NeflError: if the settings or the folder cannot be used, or too few clients take part.
     """
     settings = read_run_settings(context.run_config)
-    observers = [LogObserver(settings.config.rounds)]
-    connect = connect_to(grid)
+    observer = LogObserver()
+    observers = [observer]
+    reach = connect_to(grid)
+
+    def connect(setting: Setting, folder: RunFolder) -> tuple[Setting, Engine]:
+        observer.rounds = setting.config.rounds
+        return reach(setting, folder)
+
     out = settings.out
     if settings.resume and out is not None and (out / CONFIG).exists():
         # The engine's settings may change between two starts: the nodes' file, the deadline.

@@ -85,13 +85,16 @@ def keys(
     """Make the certificates of a server and the keys of nodes."""
     _need_flower()
     from nefl.engines.flower.certificates import make_certificates, make_node_key
+    from nefl.engines.flower.registry import check_node_name
 
+    for name in node or []:
+        check_node_name(name)  # before anything is written
     files = make_certificates(folder, host)
     typer.echo(f"{files.authority}  for everybody")
     typer.echo(f"{files.certificate}  for the server")
     typer.echo(f"{files.key}  for the server, secret")
     for name in node or []:
-        public = make_node_key(folder / name)
+        public = make_node_key(folder, name)
         typer.echo(f"{folder / name}  for node {name}, secret")
         typer.echo(f"{public}  to register it with")
 
