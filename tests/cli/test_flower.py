@@ -88,6 +88,14 @@ def test_keys(tmp_path: Path) -> None:
         run("keys", str(tmp_path / "k"), "--host", "other")
 
 
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", "", "-x", "a b", "\x1b[1m", "x" * 65])
+def test_a_nodes_name_is_a_plain_one(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "deep" / "keys"
+    with pytest.raises(ConfigError, match="a node's name has 1 to 64"):
+        run("keys", str(folder), "--host", "h", "--node", "good", f"--node={name}")
+    assert not any(tmp_path.iterdir())  # names are looked at before anything is written
+
+
 def test_simulate_wants_an_app(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is no Flower app"):
         run("simulate", str(tmp_path))

@@ -1,6 +1,6 @@
 """The client."""
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 from torch import nn
 
 from nefl import TrainTask  # nefl:
@@ -8,10 +8,12 @@ from nefl.flower import nested_client  # nefl:
 from quickstart import task as work
 
 
-def train(model: nn.Module, _task: TrainTask, context: Context) -> tuple[int, dict[str, float]]:
+def train(
+    model: nn.Module, _task: TrainTask, context: Context, config: ConfigRecord
+) -> tuple[int, dict[str, float]]:
     """Train the model that came with the message. nefl: it is loaded already, and not sent back."""
     loader, _ = load(context)
-    epochs, rate = context.run_config["local-epochs"], context.run_config["lr"]
+    epochs, rate = context.run_config["local-epochs"], config["lr"]
     loss = work.train(model, loader, int(epochs), float(rate))
     return work.count(loader), {"train_loss": loss}
 

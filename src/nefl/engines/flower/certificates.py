@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from nefl.engines.flower.registry import check_node_name
 from nefl.errors import RunError
 
 DAYS = 365
@@ -66,19 +67,21 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
     return files
 
 
-def make_node_key(path: Path) -> Path:
+def make_node_key(folder: Path, name: str) -> Path:
     """Make a node's private key, and beside it the public one, which the operator registers.
 
     Returns:
         The public key's file.
 
     Raises:
-        RunError: if it is there already.
+        ConfigError: if a node cannot have that name.
+        RunError: if the key is there already.
     """
+    path = folder / check_node_name(name)
     public = path.with_name(f"{path.name}.pub")
     if path.exists() or public.exists():
         raise RunError(f"{path}: exists; give another name, or delete it first")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(
         path,

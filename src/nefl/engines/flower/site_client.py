@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message
+import torch
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from nefl.config import RunConfig
@@ -22,10 +23,12 @@ from nefl.data import ImageDataset, Partition, load_dataset
 from nefl.data.class_names import numbered_classes, with_classes
 from nefl.data.dealing import deal_examples
 from nefl.engines.flower.capability import (
+    DEVICE,
     capability_content,
     own_capability,
     read_query,
     time_submodels,
+    training_device,
 )
 from nefl.engines.flower.client import Choose, answer
 from nefl.engines.flower.messages import Order, read_order
@@ -37,9 +40,9 @@ from nefl.methods import family_of
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors
 
-OWN_DATA, ROOT, CACHE, DEVICE = "own-data", "data-root", "data-cache", "device"
-"""Keys of the node config: the node's own data, where the run's data lies here, the folder for
-decoded data, and where to compute."""
+OWN_DATA, ROOT, CACHE = "own-data", "data-root", "data-cache"
+"""Keys of the node config: the node's own data, where the run's data lies here, and the folder for
+decoded data."""
 
 
 def site_client(*, choose: Choose | None = None) -> ClientApp:
@@ -62,7 +65,9 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         config, family = _family(json.dumps(order.run, sort_keys=True))
         tune_process(config.engine.threads)
 
-        def carry_out(taken: Order, tensors: Tensors, _context: Context) -> ClientUpdate:
+        def carry_out(
+            taken: Order, tensors: Tensors, _context: Context, _config: ConfigRecord
+        ) -> ClientUpdate:
             text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
             return _site(*text, taken.task.client).train(taken.task, tensors)
 
@@ -70,14 +75,16 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
 
     @app.query("capability")
     def _capability(message: Message, context: Context) -> Message:
-        known = own_capability(context.node_config)
         run = read_query(message.content)
+        device = training_device(context.node_config, run or {})
+        known = own_capability(context.node_config, device)
         if run is not None:
             config, family = _family(json.dumps(run, sort_keys=True))
             tune_process(config.engine.threads)
             shape = tuple(run["input_shape"])
             classes = len(run["class_names"])
-            timed = time_submodels(family, shape, classes, config.local.batch_size)
+            batch = config.local.batch_size
+            timed = time_submodels(family, shape, classes, batch, device or torch.device("cpu"))
             known = replace(known, step_seconds=timed)
         return Message(capability_content(known), reply_to=message)
 
