@@ -84,8 +84,10 @@ class Liars:
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Yield honest updates as they are, and lies."""
         for result in self._inner.train(state, tasks):
-            honest = isinstance(result, ClientFailure) or result.task.client not in LIARS
-            yield result if honest else self._lie(result, state)
+            if isinstance(result, ClientUpdate) and result.task.client in LIARS:
+                yield self._lie(result, state)
+            else:
+                yield result
 
     def _lie(self, update: ClientUpdate, state: ServerState) -> ClientUpdate:
         if self._attack == "example count":
