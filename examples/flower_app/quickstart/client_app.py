@@ -1,5 +1,7 @@
 """The client."""
 
+from typing import cast
+
 from flwr.app import ConfigRecord, Context
 from torch import nn
 
@@ -13,8 +15,8 @@ def train(
 ) -> tuple[int, dict[str, float]]:
     """Train the model that came with the message. nefl: it is loaded already, and not sent back."""
     loader, _ = load(context)
-    epochs, rate = context.run_config["local-epochs"], config["lr"]
-    loss = work.train(model, loader, int(epochs), float(rate))
+    epochs, rate = context.run_config["local-epochs"], cast("float", config["lr"])
+    loss = work.train(model, loader, int(epochs), rate)
     return work.count(loader), {"train_loss": loss}
 
 

@@ -229,7 +229,9 @@ def test_late_replies_are_logged_and_do_not_count(
     assert (late["client"], late["round"]) == (3, 1)
 
 
-def test_a_reply_or_wish_after_its_time_starts_nothing(few: Settings, tmp_path: Path) -> None:
+def test_a_reply_or_wish_after_its_time_starts_nothing(
+    few: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither in what is left of its round nor later, and nothing of it stays in memory."""
     grid = LocalGrid(site_client(choose=lambda order, _: min(order.task.submodel, 2)), {})
     grid.nodes = population(5)
@@ -256,7 +258,7 @@ def test_a_reply_or_wish_after_its_time_starts_nothing(few: Settings, tmp_path: 
     assert not late.pending
     # And one that never comes is forgotten when Flower has thrown its message away.
     engine._overdue = {n: replace(s, until=0.0) for n, s in late.overdue.items()}
-    grid.pull_messages = lambda _: []  # type: ignore[method-assign]
+    monkeypatch.setattr(grid, "pull_messages", lambda _: [])
     engine._throw_away_late()
     assert not engine._overdue
     assert not engine._link.mailbox._looking

@@ -40,6 +40,8 @@ Train = (
 """Trains a model in place; returns how many examples it has, and what it measured. One with a
 fourth parameter also gets the round's configuration."""
 
+_ARGUMENTS = ("model", "task", "context", "config")
+
 Choose = Callable[[Order, Context], int]
 """Returns the submodel that this node takes, given what it is offered."""
 
@@ -158,9 +160,6 @@ def with_config(
         f"{name}{signature}: cannot be called with {', '.join(_ARGUMENTS)}, nor without the last; "
         f"write it as {name}({', '.join(_ARGUMENTS)})"
     )
-
-
-_ARGUMENTS = ("model", "task", "context", "config")
 
 
 def round_config(content: RecordDict, order: Order) -> ConfigRecord:

@@ -100,9 +100,8 @@ class NestedStrategy(Strategy):
         self._profiles, self._examples = tuple(profiles), tuple(examples)
         self._memory = tuple(memory) or tuple(p.train_memory_bytes for p in self._profiles)
         self._rolling = rolling
+        self._check()
         self._fleet = self._simulated_devices()
-        if rolling:
-            roll(family.initial_state(seed), family)  # a family that cannot be rolled is refused
         self._link: Link | None = None
         self._state: ServerState | None = None
         # Flower numbers a message when it is sent, and writes the number into its metadata.
@@ -232,15 +231,22 @@ class NestedStrategy(Strategy):
             self._link = Link(mailbox, roster, self._family, flower, _note, {}, self._memory)
         return self._link
 
-    def _simulated_devices(self) -> Fleet | None:
-        clients, places = self._config.clients, len(self._family)
+    def _check(self) -> None:
+        """Raise where something is asked for that this strategy cannot do."""
         if self._config.engine.flower.measure:
             raise ConfigError(
                 "engine.flower.measure: nodes with a train function of your own do not time the "
                 "submodels; leave it out, and list devices in the operator's file"
             )
-        if self._profiles and len(self._profiles) != places:
-            raise ConfigError(f"{len(self._profiles)} profiles, expected one for each of {places}")
+        if self._profiles and len(self._profiles) != len(self._family):
+            raise ConfigError(
+                f"{len(self._profiles)} profiles for {len(self._family)} submodels; give one each"
+            )
+        if self._rolling:
+            roll(self._family.initial_state(self._config.seed), self._family)
+
+    def _simulated_devices(self) -> Fleet | None:
+        clients = self._config.clients
         if clients.capability != "devices":
             return None
         if not self._profiles or len(self._examples) != clients.count:
