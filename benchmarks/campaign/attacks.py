@@ -45,9 +45,9 @@ def post(picture: bytes, host: str = "localhost") -> bytes:
 def picture(kind: str, mode: str, width: int, height: int) -> bytes:
     """Return a picture of one colour: much to unpack, little to send."""
     out = io.BytesIO()
-    options: dict[str, object] = {"PROGRESSIVE": {"progressive": True}}.get(kind, {})
-    form = "JPEG" if kind == "PROGRESSIVE" else kind
-    Image.new(mode, (width, height)).save(out, form, **options)
+    progressive = kind == "PROGRESSIVE"
+    form = "JPEG" if progressive else kind
+    Image.new(mode, (width, height)).save(out, form, progressive=progressive)
     return out.getvalue()
 
 
