@@ -154,6 +154,10 @@ def test_a_model_of_ones_own_is_profiled_if_its_corners_mean_the_same(tmp_path: 
     assert "submodels from the user's own list" in told.stdout
     assert "an element is in 1 submodel or more" in " ".join(told.stdout.split())
     assert "of 1 client or more" in " ".join(told.stdout.split())
+    for nothing in (["--classes", "0"], ["--input", "0x8x8"]):
+        none = run("profile", "fusednet:apart", *nothing, cwd=tmp_path)
+        assert (none.returncode, none.stderr.count("\n")) == (2, 1)
+        assert "give 1 or more" in none.stderr
     guessed = run("profile", "fusednet:flat", cwd=tmp_path)
     assert guessed.returncode == 2
     assert "3x32x32 was taken: give that of your data" in guessed.stderr.splitlines()[0]

@@ -76,6 +76,8 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         load_dataset("mnist", cache=tmp_path)
     with pytest.raises(ConfigError, match="digits: unknown option 'scale'"):
         load_dataset("digits", cache=tmp_path, options={"scale": 2})
+    with pytest.raises(ConfigError, match="cifar10: option partial is 'no', expected true or"):
+        load_dataset("cifar10", cache=tmp_path, options={"partial": "no"})
     with pytest.raises(ConfigError, match="reads no files"):
         load_dataset("digits", root=tmp_path, cache=tmp_path)
     with pytest.raises(ConfigError, match=r"needs a root: a .npz file"):

@@ -97,7 +97,7 @@ def test_strange_lines_are_unknown_not_fatal(make_run: MakeRun) -> None:
     assert run.rounds[0].trained == {}
     assert math.isnan(run.rounds[1].accuracy[1])
     assert run.rounds[1].seconds == 0
-    assert any("1 lines" in problem for problem in run.problems)
+    assert any("1 line of" in problem for problem in run.problems)
 
 
 def test_settings_of_another_version_are_taken_and_named(make_run: MakeRun) -> None:

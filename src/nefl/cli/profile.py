@@ -60,6 +60,8 @@ def profile(
     shape = parse_shape(input_shape or ("3x224x224" if model in LARGE_INPUTS else "3x32x32"))
     if not 1 <= batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
+    if is_reference(model) and not (classes >= 1 and min(shape) >= 1):  # nefl's own say it better
+        raise ConfigError(f"classes {classes}, input {'x'.join(map(str, shape))}: give 1 or more")
     if cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
     shares = None if ratios is None else tuple(parse_ratios(ratios))
