@@ -244,9 +244,12 @@ def _try_out(
     images = torch.from_numpy(np.array(dataset.train.images[:EXAMPLES]))
     batch = transform(images, torch.Generator().manual_seed(config.seed))
     labels = torch.from_numpy(np.array(dataset.train.labels[:EXAMPLES]))
-    # As it lies in memory in training: a `view` in a forward may take one way and not another.
-    batch = batch.contiguous(memory_format=pick_memory_format(config.local.memory_format, family))
-    try_out(config.model, family, batch, labels, dataset.classes)
+    device, asked = pick_device(config.engine.device), config.local.memory_format
+
+    def layout(submodel: int) -> torch.memory_format:
+        return pick_memory_format(asked, family, submodel, device)
+
+    try_out(config.model, family, batch, labels, dataset.classes, layout)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -21,7 +21,12 @@ EXAMPLES = 2
 
 
 def try_out(
-    model: ModelConfig, family: Family, batch: Tensor, labels: Tensor, classes: int
+    model: ModelConfig,
+    family: Family,
+    batch: Tensor,
+    labels: Tensor,
+    classes: int,
+    layout: Callable[[int], torch.memory_format] = lambda _: torch.contiguous_format,
 ) -> None:
     """Raise unless every submodel can be trained, measured and costed, and nests in what it means.
 
@@ -31,6 +36,8 @@ def try_out(
         batch: a few inputs, float32 [N, C, H, W].
         labels: int64 [N], what they are.
         classes: how many classes there are; as many logits are expected.
+        layout: how the inputs of a submodel, by its number, lie in memory in training: a `view` in
+            a forward may take one way and not another.
 
     Raises:
         NeflError: naming the submodel and module at fault, and the remedy.
@@ -43,10 +50,11 @@ def try_out(
             torch.manual_seed(number)
             module = family.build(spec)
             who = f"{name}: submodel {number}, {_class_of(module)}"
+            inputs = batch.contiguous(memory_format=layout(number))
             with own_code(f"{who}: forward of a batch {_shape(batch)}"):
-                _check_outputs(who, module, batch, classes)
+                _check_outputs(who, module, inputs, classes)
             with own_code(f"{who}: a step of training"):
-                _check_step(who, module, batch, labels, LOSSES[method.loss])
+                _check_step(who, module, inputs, labels, LOSSES[method.loss])
     shape = tuple(batch.shape[1:])
     _check_costs(name, family, shape)
     with own_code(f"{name}: the zero-extension check of its modules"):
