@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nefl.artifacts.runfolder import check_unchanged, read_log
-from nefl.artifacts.summary import best_average, rounds_of
+from nefl.artifacts.identity import check_unchanged
+from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.summary import best_average, rounds_of, summarise
 from nefl.config_reading import config_from, read_config
 from nefl.data.partition import partition_clients
 from nefl.errors import ConfigError, DataError, RunError
+from nefl.methods import make_family
 from nefl.parsing import MAX_DEPTH, parse_json, parse_toml
 
 DEEP = "[" * 100_000
@@ -43,7 +45,7 @@ def test_registry_partition_and_identity_too(tmp_path: Path) -> None:
         check_unchanged(tmp_path, {"model": "x"})
     (tmp_path / "registry.toml").write_text("a = " + DEEP)
     with pytest.raises(ConfigError, match="not valid TOML"):
-        read_registry(str(tmp_path / "registry.toml"), 5, 2)
+        read_registry(str(tmp_path / "registry.toml"), 5, 2, 2)
     (tmp_path / "lists.json").write_text(DEEP)
     with pytest.raises(DataError, match="cannot be read as JSON"):
         partition_clients(np.zeros(9, np.int64), 2, "list", path=tmp_path / "lists.json")
@@ -64,5 +66,23 @@ def test_log_lines_of_other_types_are_passed_over(tmp_path: Path) -> None:
     lines = [DEEP, *[json.dumps(sound | change) for change in strange], json.dumps(sound)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert len(list(read_log(tmp_path))) == len(strange) + 1
-    assert rounds_of(tmp_path, 9) == [sound]
+    (found,) = rounds_of(tmp_path, 9)
+    assert (found["round"], found["accuracy"], found["trained"]) == (2, [0.5, 0.7], {1: 3})
     assert best_average(tmp_path, 9) == pytest.approx(0.6)
+
+
+def test_numbers_that_are_written_as_text_are_numbers_afterwards(tmp_path: Path) -> None:
+    event = {
+        "event": "round",
+        "round": "1",
+        "trained": {"1": "2"},
+        "wall_seconds": "3",
+        "simulated": dict.fromkeys(("nested", "full", "strong_only", "strong_clients"), "1")
+        | {"sat_out": 0},
+    }
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    family = make_family("resnet8", "nefl-wd")
+    found = summarise(tmp_path, family, family.initial_state(0))
+    assert found["rounds"] == 0
+    (entry,) = rounds_of(tmp_path, 1)
+    assert (entry["round"], entry["trained"], entry["wall_seconds"]) == (1, {1: 2}, 3.0)

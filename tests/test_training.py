@@ -20,10 +20,11 @@ from nefl.artifacts.runfolder import RunFolder, read_log, stored_config
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
+from nefl.export.source import open_run
 from nefl.rounds import RoundReport, run_training
 from nefl.setting import count_workers, prepare
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
-from nefl.training import evaluate, resume, train
+from nefl.training import draw_partition, evaluate, resume, train
 
 SUMMARY_KEYS = {
     "accuracy",
@@ -443,8 +444,9 @@ def test_changed_images_are_refused(
     monkeypatch.delitem(sys.modules, "own_code")
     with pytest.raises(RunError, match="images changed since the run was started"):
         resume(run, changed_code=True)
-    with pytest.raises(RunError, match="images changed since the run was started"):
-        evaluate(run)
+    for look in (evaluate, draw_partition, open_run):
+        with pytest.raises(RunError, match="images changed since the run was started"):
+            look(run)
 
 
 @pytest.mark.parametrize("stop", [2, None])
@@ -464,6 +466,17 @@ def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(
     assert resume(tmp_path / "run").summary["rounds"] == 6
     with pytest.raises(RunError, match="has done 6 rounds, more than 5"):
         resume(tmp_path / "run", rounds=5)
+
+
+def test_a_run_does_not_end_with_a_round_that_was_not_measured(
+    quick: dict[str, Any], tmp_path: Path
+) -> None:
+    quick = with_settings(quick, {"schedule.name": "constant", "server.evaluate_every": 100})
+    with pytest.raises(KeyboardInterrupt):
+        train(quick, tmp_path / "run", observers=[StopAfter(2)])
+    with pytest.raises(RunError, match="round 2 was not evaluated"):
+        resume(tmp_path / "run", rounds=2)
+    assert resume(tmp_path / "run", rounds=3).summary["accuracy"]
 
 
 def test_a_kill_between_new_rounds_and_their_config_is_no_harm(

@@ -176,17 +176,11 @@ HARDSHIPS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 }
 
 
-class _Stop:
+class _Stop(nefl.Observer):
     """An observer that stops a run after some rounds."""
 
     def __init__(self, rounds: int) -> None:
         self._left = rounds
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing."""
-
-    def round_repeated(self, report: object, reason: str) -> None:
-        """Nothing."""
 
     def round_done(self, *_: object) -> None:
         """Count down."""

@@ -19,7 +19,7 @@ from nefl.engines.serial import SerialEngine
 from nefl.errors import RunError
 from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family, Role
-from nefl.rounds import RoundReport, run_training
+from nefl.rounds import Observer, run_training
 from nefl.server.evaluate import mean_accuracy
 from nefl.setting import Setting, prepare
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
@@ -113,7 +113,7 @@ class Liars:
         return replace(update, trained={n: lie(n, t) for n, t in update.trained.items()})
 
 
-class Newest:
+class Newest(Observer):
     """An observer that keeps the weights of the last round that counted."""
 
     def __init__(self, state: ServerState) -> None:
@@ -122,12 +122,6 @@ class Newest:
     def round_done(self, state: ServerState, *_: object) -> None:
         """Keep the weights."""
         self.state = state
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing to keep."""
-
-    def round_repeated(self, report: RoundReport, reason: str) -> None:
-        """Nothing to keep."""
 
 
 def with_flipped_labels(setting: Setting) -> Setting:

@@ -60,7 +60,8 @@ def readers(folder: Path) -> dict[str, Reader]:
     """All readers; what they need of the samples is loaded here, before any fork."""
     import nefl
     from nefl.artifacts.checkpoint import load_state
-    from nefl.artifacts.runfolder import check_unchanged, stored_config
+    from nefl.artifacts.identity import check_unchanged
+    from nefl.artifacts.runfolder import stored_config
     from nefl.artifacts.summary import best_average, summarise
     from nefl.config_reading import config_from, read_config
     from nefl.data import cifar, idx, images, own, parquet, svhn
@@ -128,7 +129,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "PNG": Reader("PNG/file", picture, BYTES, (reseal.png,)),
         **{form: Reader(f"{form}/file", picture) for form in pictures},
         "recipe": Reader("recipe/file.toml", lambda p: config_from(read_config(p), str(p)), TEXT),
-        "registry": Reader("registry/file.toml", lambda p: read_registry(str(p), 5, 2), TEXT),
+        "registry": Reader("registry/file.toml", lambda p: read_registry(str(p), 5, 2, 2), TEXT),
         "partition": Reader("partition/file.safetensors", Partition.load),
         "partition list": Reader(
             "partition list/file.json",

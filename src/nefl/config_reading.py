@@ -26,10 +26,23 @@ def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     Raises:
         ConfigError: naming the first wrong setting and the remedy.
     """
+    _check_booleans(values, source)
     try:
         return _ADAPTER.validate_python(dict(values))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
+
+
+def _check_booleans(values: Mapping[str, Any], source: str) -> None:
+    """Refuse true and false for numbers, and numbers for them: Python would take both."""
+    defaults = flatten(RunConfig().to_dict())
+    for key, value in flatten(values).items():
+        default = defaults.get(key)
+        if not (isinstance(default, int | float) and isinstance(value, int | float)):
+            continue
+        if isinstance(default, bool) != isinstance(value, bool):
+            wanted = "true or false" if isinstance(default, bool) else "a number"
+            raise ConfigError(f"{source}: {key} is {str(value).lower()}: give {wanted}")
 
 
 def _explain(error: ValidationError) -> str:

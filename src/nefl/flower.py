@@ -20,6 +20,7 @@ from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
 from nefl.nesting.profile import profile_family
+from nefl.references import remember_code
 from nefl.rounds import Engine
 from nefl.setting import Setting, optimiser_copies
 
@@ -55,7 +56,14 @@ def serve(grid: Grid, context: Context) -> training.RunResult:
     if settings.resume and out is not None and (out / CONFIG).exists():
         # The engine's settings may change between two starts: the nodes' file, the deadline.
         engine = settings.config.engine
-        result = training.resume(out, engine=engine, observers=observers, connect=connect)
+        remember_code(settings.config)  # the run config is the user's own word
+        result = training.resume(
+            out,
+            engine=engine,
+            changed_code=settings.changed_code,
+            observers=observers,
+            connect=connect,
+        )
     else:
         result = training.train(
             settings.config, out, name=settings.name, observers=observers, connect=connect

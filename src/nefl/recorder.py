@@ -22,6 +22,7 @@ class Recorder(Observer):
         self._state = state
         self._saved = state.round_number
         self._best = best_average(folder.path, state.round_number)
+        self._best_due = False
         self._last = monotonic()
 
     def round_done(
@@ -37,11 +38,11 @@ class Recorder(Observer):
         self._folder.log("round", **content)
         # A copy off the device: one that fails must not take the round with it.
         self._state = state = state.to("cpu")
+        if evaluations is not None and mean_accuracy(evaluations) > self._best:
+            self._best, self._best_due = mean_accuracy(evaluations), True
         # The best comes before the round's own checkpoint: once that is there, the round will not
         # be run again, and a best that was missed then would be missed for good.
-        if evaluations is not None and mean_accuracy(evaluations) > self._best:
-            self._best = mean_accuracy(evaluations)
-            self._folder.save_best(state, self._best)
+        self._save_best()
         due = state.round_number % self._config.server.checkpoint_every == 0
         if due or state.round_number == self._config.rounds:
             self.save()
@@ -51,10 +52,16 @@ class Recorder(Observer):
         self._folder.log("repeated", why=reason, **_entry(report))
 
     def save(self) -> None:
-        """Save a checkpoint of the last finished round, if that is not done."""
+        """Save a checkpoint of the last finished round, and the best, if that is not done."""
+        self._save_best()
         if self._state.round_number > self._saved:
             self._folder.save_checkpoint(self._state, self._config.server.keep)
             self._saved = self._state.round_number
+
+    def _save_best(self) -> None:
+        if self._best_due:
+            self._folder.save_best(self._state, self._best)
+            self._best_due = False
 
 
 def _entry(report: RoundReport) -> dict[str, Any]:

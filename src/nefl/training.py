@@ -14,7 +14,7 @@ from nefl.artifacts.facts import versions, write_facts
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import RunFolder, stored_config
-from nefl.artifacts.summary import summarise
+from nefl.artifacts.summary import summarise, was_measured
 from nefl.client import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
@@ -167,6 +167,11 @@ def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
     done = 0 if state is None else state.round_number
     if rounds < done:
         raise RunError(f"{folder.path}: has done {done} rounds, more than {rounds}; give more")
+    if rounds == done and not was_measured(folder.path, done):
+        raise RunError(
+            f"{folder.path}: round {done} was not evaluated, as a last round always is; give more "
+            "rounds than are done"
+        )
     steps = {
         local.epochs * batches_per_epoch(int(size), local.batch_size)
         for size in setting.partition.sizes
@@ -232,7 +237,9 @@ def draw_partition(run: str | Path, *, trust_code: bool = False) -> str:
     """
     config = stored_config(Path(run))
     check_code(config, Path(run), trusted=trust_code)
-    return prepare(config).draw_partition()
+    setting = prepare(config)
+    check_unchanged(Path(run), setting.data_identity())
+    return setting.draw_partition()
 
 
 def _run(

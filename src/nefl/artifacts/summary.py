@@ -1,7 +1,7 @@
 """What came out of a run, told from its log and its final weights."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class _Round:
     """What a summary takes of a round's entry in the log."""
 
     round: int
-    accuracy: tuple[float, ...] | None = None
+    accuracy: list[float] = field(default_factory=list)
     trained: Mapping[int, int] = field(default_factory=dict)
     wall_seconds: float = 0.0
     bytes_down: int = 0
@@ -40,12 +40,14 @@ class _Round:
 _ROUND = TypeAdapter(_Round)
 
 
-def _is_round(event: Mapping[str, Any]) -> bool:
+def _read(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a summary takes of a line, each in its type; nothing if it is no round's."""
+    if event.get("event") != "round":
+        return None
     try:
-        _ROUND.validate_python(event)
+        return asdict(_ROUND.validate_python(event))
     except ValidationError:
-        return False
-    return event.get("event") == "round"
+        return None
 
 
 def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
@@ -54,35 +56,41 @@ def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
     A line that does not have the fields of a round, or others in their place, is passed over.
     """
     events = ({key: v for key, v in event.items() if v is not None} for event in read_log(run))
-    entries = {event["round"]: event for event in events if _is_round(event)}
+    entries = {entry["round"]: entry for entry in map(_read, events) if entry is not None}
     return [entry for number, entry in sorted(entries.items()) if number <= until]
 
 
 def best_average(run: Path, until: int) -> float:
     """Return the best mean accuracy that a run's log has up to a round, -1 if none."""
     rounds = rounds_of(run, until)
-    return max((_mean(r["accuracy"]) for r in rounds if r.get("accuracy")), default=-1.0)
+    return max((_mean(r["accuracy"]) for r in rounds if r["accuracy"]), default=-1.0)
+
+
+def was_measured(run: Path, round_number: int) -> bool:
+    """Whether the submodels were measured after a round."""
+    rounds = rounds_of(run, round_number)
+    return bool(rounds and rounds[-1]["round"] == round_number and rounds[-1]["accuracy"])
 
 
 def summarise(run: Path, family: Family, state: ServerState) -> dict[str, Any]:
     """Return what came out of a run."""
     rounds = rounds_of(run, state.round_number)
-    trained = [{int(k): n for k, n in r.get("trained", {}).items()} for r in rounds]
+    trained: list[dict[int, int]] = [r["trained"] for r in rounds]
     updates = {k: sum(t.get(k, 0) for t in trained) for k in range(1, len(family) + 1)}
     covering = {
         key: min_coverage(family, dict.fromkeys(key, 1)) > 0 for key in map(frozenset, trained)
     }
-    accuracy: list[float] = next((r["accuracy"] for r in reversed(rounds) if r.get("accuracy")), [])
+    accuracy: list[float] = next((r["accuracy"] for r in reversed(rounds) if r["accuracy"]), [])
     return {
         "accuracy": accuracy,
         "worst": accuracy[0] if accuracy else None,
         "average": _mean(accuracy) if accuracy else None,
         "best": max(accuracy, default=None),
         "rounds": state.round_number,
-        "seconds": sum(r.get("wall_seconds", 0.0) for r in rounds),
-        "bytes_down": sum(r.get("bytes_down", 0) for r in rounds),
-        "bytes_up": sum(r.get("bytes_up", 0) for r in rounds),
-        "failures": sum(len(r.get("failures", ())) for r in rounds),
+        "seconds": sum(r["wall_seconds"] for r in rounds),
+        "bytes_down": sum(r["bytes_down"] for r in rounds),
+        "bytes_up": sum(r["bytes_up"] for r in rounds),
+        "failures": sum(len(r["failures"]) for r in rounds),
         "coverage": {
             "updates_by_submodel": updates,
             "fewest_updates_of_an_element": min_coverage(family, updates),
@@ -99,7 +107,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _simulated(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     """Return simulated seconds over all rounds, and how many clients took part on average."""
-    times = [r["simulated"] for r in rounds if r.get("simulated")]
+    times = [r["simulated"] for r in rounds if r["simulated"]]
     if not times:
         return None
     return {

@@ -48,7 +48,7 @@ class ProgressObserver(Observer):
         """Move the bar within a round."""
         if self._bar is not None and self._first_round is not None:
             finished = int(self._bar.tasks[0].completed)
-            self._bar.update(self._task, completed=finished + (done + 1) / (tasks + 1))
+            self._bar.update(self._task, completed=finished + done / (tasks + 1))
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None

@@ -25,6 +25,10 @@ def read_npz(path: Path) -> Decoded:
     Raises:
         DataError: the file does not parse, lacks an array, or holds Python objects.
     """
+    if path.is_dir():
+        raise DataError(
+            f"{path}: is a folder, expected a .npz file; a folder of images is data.name = 'images'"
+        )
     try:
         with np.load(path, allow_pickle=False) as content:
             _check_packed(path, content)
@@ -37,6 +41,12 @@ def read_npz(path: Path) -> Decoded:
             "with numpy.savez, without Python objects"
         ) from error
     return decoded_arrays(arrays, str(path))
+
+
+def names_classes(path: Path) -> bool:
+    """Whether a sound `.npz` file says what its classes are called."""
+    with np.load(path, allow_pickle=False) as content:
+        return "class_names" in content.files
 
 
 def _check_packed(path: Path, content: object) -> None:

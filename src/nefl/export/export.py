@@ -93,8 +93,7 @@ def export_submodel(
             "into one file with the format elastic"
         )
     format_name = format_for(path, format_name, family=False)
-    if images < 1:
-        raise ConfigError(f"images {images}: give 1 or more to compare on")
+    _check_images(images)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
@@ -108,6 +107,11 @@ def export_submodel(
     # A process of its own can rebuild nefl's models from their names, and no others.
     alone = format_name != "safetensors" or done.card.model in MODELS
     return replace(done, measured=measure_file(path)) if measure and alone else done
+
+
+def _check_images(images: int) -> None:
+    if images < 1:
+        raise ConfigError(f"images {images}: give 1 or more to compare on")
 
 
 def _write(
@@ -213,6 +217,7 @@ def export_family(
         NeflError: if something is missing or a submodel differs from the trained one.
     """
     path = Path(out)
+    _check_images(images)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)

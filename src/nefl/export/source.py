@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, SubmodelCard
-from nefl.artifacts.identity import warn_of_changed_code
+from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import stored_config
 from nefl.data import make_transform, subset
@@ -111,8 +111,8 @@ def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -
         trust_code: import what the run names, though it was never named on this machine.
 
     Raises:
-        NeflError: if there is no such run or checkpoint, its data cannot be had, or it names code
-            of a stranger's.
+        NeflError: if there is no such run or checkpoint, its data cannot be had or has changed, or
+            it names code of a stranger's.
     """
     path = Path(run)
     config = stored_config(path)
@@ -120,6 +120,7 @@ def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
     setting = prepare(replace(config, engine=engine, local=local))
+    check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)
     family, state = serving(setting.family, state)

@@ -199,6 +199,21 @@ def test_the_operator_may_mend_the_registry_while_the_run_goes_on(tmp_path: Path
     assert len(noted) == 2
 
 
+@pytest.mark.usefixtures("_no_pauses")
+def test_who_loses_a_number_to_a_registered_node_gets_another(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.toml"
+    path.write_text("")
+    file = RegistryFile(str(path), 4, 5, note=lambda *_, **__: None)
+    found, grid, _ = roster({1: {}, 3: {}}, file)
+    grid.names = {1: "a", 3: "c"}
+    assert found.present() == [0, 1]
+    path.write_text("[nodes.b]\nclient = 0\n")
+    grid.nodes[2], grid.names[2] = {}, "b"
+    found.present()
+    assert found.present() == [0, 1, 2]
+    assert [found.node(client) for client in range(3)] == [2, 3, 1]
+
+
 def test_a_query_without_an_answer_is_a_refusal_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found, grid, notes = roster({1: {"partition-id": 0}, 2: {"partition-id": 1}}, deadline=50.0)
     silent = [True]

@@ -187,9 +187,10 @@ class NodeRoster:
         if name:
             self._names[client] = name
         before = self._members.get(client)
-        if before is not None:  # of the same name: its old number will be gone before long
+        if before is not None:
             self._leave(client, before)
-            self._replaced[before.node] = node
+            if name and before.name == name:  # its old number will be gone before long
+                self._replaced[before.node] = node
         self._members[client] = Member(client, node, name, standing)
         self._note(
             "joined",

@@ -20,8 +20,9 @@ from flwr.clientapp import ClientApp
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
 from nefl.data import ImageDataset, Partition, load_dataset
-from nefl.data.class_names import numbered_classes, with_classes
+from nefl.data.class_names import with_classes
 from nefl.data.dealing import deal_examples
+from nefl.data.own import names_classes
 from nefl.engines.flower.capability import (
     DEVICE,
     capability_content,
@@ -154,8 +155,7 @@ def _own_dataset(path: Path, cache: str | Path, given: Mapping[str, Any]) -> Ima
             f"{path}: images are {dataset.input_shape}, the run's are {shape} (C, H, W)"
         )
     classes = tuple(given["class_names"])
-    unnamed = dataset.class_names == numbered_classes(dataset.classes)
-    if kind == "arrays" and unnamed and dataset.classes <= len(classes):
+    if kind == "arrays" and not names_classes(path) and dataset.classes <= len(classes):
         dataset = replace(dataset, class_names=classes)  # its labels are the run's
     else:
         dataset = with_classes(dataset, classes, str(path))

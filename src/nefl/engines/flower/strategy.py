@@ -155,7 +155,9 @@ class NestedStrategy(Strategy):
         losses: list[float] = []
         counted = failed = 0
         server = self._config.server
-        passed = within_limits(results, self._state, self._family, server, note=_log.warning)
+        passed = within_limits(
+            results, self._state, self._family, server, dealt=self._examples, note=_log.warning
+        )
         for result in passed:
             try:
                 if isinstance(result, ClientFailure):
@@ -293,6 +295,8 @@ class NestedStrategy(Strategy):
                 raise UpdateError("no reply in time")  # noqa: TRY301
             if reply.has_error():
                 raise UpdateError(reply.error.reason)  # noqa: TRY301
+            if reply.metadata.src_node_id != sent.dst_node_id:
+                raise UpdateError("its reply comes from another node")  # noqa: TRY301
             answer = read_answer(reply.content, order, self._family)
         except UpdateError as error:
             return ClientFailure(order.task, f"{who}: {error}"[:REASON_LENGTH])
