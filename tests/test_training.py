@@ -21,7 +21,7 @@ from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.export.source import open_run
-from nefl.rounds import RoundReport, run_training
+from nefl.rounds import Observer, RoundReport, run_training
 from nefl.setting import count_workers, prepare
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 from nefl.training import draw_partition, evaluate, resume, train
@@ -656,17 +656,28 @@ def test_observers_may_have_only_the_methods_they_need(
 
     class Foreign:
         tasks = 0
+        finished = False
 
         def task_done(self, done: int, tasks: int) -> None:
             self.tasks += 1
+            assert 1 <= done <= tasks
+            self.finished = done == tasks
 
     class Mistaken:
         def round_doen(self, *_: object) -> None: ...
+
+    class Derived(Observer):
+        def round_finished(self, *_: object) -> None: ...
 
     counting, foreign, mistaken = Counting(), Foreign(), Mistaken()
     watching: list[Any] = [counting, foreign]
     run = train(with_settings(quick, {"rounds": 2}), tmp_path / "run", observers=watching).path
     assert (counting.rounds, foreign.tasks) == (2, 8)
+    assert foreign.finished
+    for wrong, why in ((Derived(), "none of the methods"), (Counting, "is a class"), (7, "none")):
+        watching = [wrong]
+        with pytest.raises(ConfigError, match=why):
+            train(quick, tmp_path / "none", observers=watching)
     watching = [mistaken]
     with pytest.raises(ConfigError, match="observers: Mistaken has none of the methods round_done"):
         train(quick, tmp_path / "other", observers=watching)
