@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nefl.errors import RunError
-from nefl.files import write_atomically
+from nefl.files import read_small, write_atomically
 
 
 def fill(beside: Path) -> None:
@@ -78,3 +78,19 @@ def test_what_is_written_aside_is_ours_alone(tmp_path: Path) -> None:
     assert beside.parent.parent == tmp_path
     assert beside.parent.name.endswith(".part")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_notes_are_read_from_small_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "note"
+    note.write_text("ä")
+    assert read_small(note) == "ä"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(note)
+    for name, kind in (("pipe", "a pipe"), ("link", "a symbolic link"), (".", "a folder")):
+        with pytest.raises(OSError, match=f"is {kind}, not a file"):
+            read_small(tmp_path / name)
+    monkeypatch.setattr("nefl.files.MAX_SMALL", 1)
+    with pytest.raises(OSError, match="has more than 1 bytes"):
+        read_small(note)

@@ -1,5 +1,6 @@
 """What a stored run names is run only if the user has named it here, or says so."""
 
+import importlib
 import json
 import shutil
 import sys
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 import nefl
-from nefl.artifacts.runfolder import CONFIG
+from nefl.artifacts.runfolder import CONFIG, stored_config
 from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.export import export_family, export_submodel
+from nefl.references import NAMED, check_code, import_function, remember_code
 from nefl.start import read_trained
 from nefl.training import draw_partition
 
@@ -119,3 +121,59 @@ def test_what_one_trains_oneself_is_remembered(here: Path, quick: dict[str, Any]
     shutil.rmtree(here.parent / "cache")
     with pytest.raises(NeflError, match="--trust-code"):
         nefl.evaluate(run)
+
+
+@pytest.fixture
+def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place of installed packages, with one in it that the user trusts."""
+    place = here.parent / "site-packages"
+    (place / "trustedpkg").mkdir(parents=True)
+    (place / "trustedpkg" / "__init__.py").write_text(
+        "import trustedhelper\ndef make():\n    return trustedhelper.x\n"
+    )
+    (place / "trustedhelper.py").write_text("x = 'installed'\n")
+    monkeypatch.syspath_prepend(str(place))
+    for name in ("trustedpkg", "trustedhelper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return place
+
+
+def test_the_current_folder_takes_the_place_of_nothing_installed(
+    here: Path, installed: Path
+) -> None:
+    (here / "trustedhelper.py").write_text("x = 'of a stranger'\n")
+    assert import_function("trustedpkg:make")() == "installed"
+    for name in ("trustedpkg", "trustedhelper"):
+        del sys.modules[name]
+
+
+def test_trust_ends_where_an_import_leads_elsewhere(
+    here: Path, installed: Path, digits_run: Path
+) -> None:
+    run = strange_run(here, digits_run, "model", "trustedpkg:make")
+    config = stored_config(run)
+    remember_code(config)
+    check_code(config, run, trusted=False)
+    (installed / "trustedhelper.py").unlink()
+    (here / "trustedhelper.py").write_text(EVIL)
+    importlib.invalidate_caches()
+    with pytest.raises(RunError, match=r"trustedpkg:make \(.*, which imports .*trustedhelper.py\)"):
+        check_code(config, run, trusted=False)
+    check_code(config, run, trusted=True)
+    check_code(config, run, trusted=False)
+    assert not (here / "ran").exists()
+
+
+def test_notes_of_earlier_versions_are_asked_about_once_more(
+    here: Path, installed: Path, digits_run: Path
+) -> None:
+    run = strange_run(here, digits_run, "model", "trustedpkg:make")
+    config = stored_config(run)
+    notes = here.parent / "cache" / NAMED
+    notes.parent.mkdir()
+    file = str(installed / "trustedpkg" / "__init__.py")
+    notes.write_text(json.dumps(["trustedpkg:make", file]) + "\n5\n{\n")
+    with pytest.raises(RunError, match="names code"):
+        check_code(config, run, trusted=False)
+    check_code(config, run, trusted=True)
+    check_code(config, run, trusted=False)

@@ -2,7 +2,8 @@
 
 Importing one runs its code, and a stranger's run may name any: also an installed function that
 does harm with the options given to it. So what a stored run names is only imported if the user has
-named that very function on this machine before, or says that it is trusted.
+named that very function on this machine before, or says that it is trusted. The same holds
+for the modules that it imports: in a stranger's folder they may be the stranger's.
 """
 
 import importlib
@@ -17,10 +18,11 @@ from nefl.config import RunConfig
 from nefl.errors import ConfigError, OwnCodeError, RunError
 from nefl.files import default_cache
 from nefl.own_code import own_code
-from nefl.own_source import find_module
+from nefl.own_source import code_files, find_module
 
 NAMED = "named-code.jsonl"
-"""In the user's cache: the functions that were named here, and the files they are in."""
+"""In the user's cache: the functions that were named here, the files they are in, and those of the
+modules they import. Lines of earlier versions lack the last, and are asked about once more."""
 
 
 def is_reference(name: str) -> bool:
@@ -34,7 +36,7 @@ def named_code(config: RunConfig) -> tuple[str, ...]:
 
 
 def import_function(reference: str) -> Callable[..., Any]:
-    """Import `package.module:function`, also from the current folder.
+    """Import `package.module:function`, also from the current folder, where nothing else has it.
 
     Raises:
         ConfigError: if there is no such function, or its module fails while it is imported.
@@ -94,17 +96,27 @@ def check_code(config: RunConfig, run: Path, *, trusted: bool) -> None:
     known = _known()
     for entry in map(_entry, named_code(config)):
         if entry not in known:
-            reference, file = entry
+            reference, file, imports = entry
+            noted = [old[2] for old in known if old[:2] == entry[:2] and isinstance(old[-1], dict)]
+            others = sorted(imports.items() - noted[-1].items()) if noted else []
+            where = file or "which is not here"
+            if others:
+                where += ", which imports " + ", ".join(other for _, other in others)
             raise RunError(
-                f"{run}: names code, {reference} ({file or 'which is not here'}), that you have "
+                f"{run}: names code, {reference} ({where}), that you have "
                 "not named on this machine yourself; read it, and if you trust it give "
                 "--trust-code (in Python trust_code=True)"
             )
 
 
-def _entry(reference: str) -> list[str]:
-    """Return a function and the file that importing it would run; nothing is run."""
-    return [reference, _file_of(reference.partition(":")[0])]
+def _entry(reference: str) -> list[Any]:
+    """Return a function, and the files that importing it would run; nothing is run."""
+    before = sys.path[:]
+    _look_here_too()
+    try:
+        return [reference, _file_of(reference.partition(":")[0]), code_files([reference])]
+    finally:
+        sys.path[:] = before  # looking is not trusting
 
 
 def _known() -> list[Any]:
@@ -115,7 +127,9 @@ def _known() -> list[Any]:
     known = []
     for line in lines:
         with suppress(ValueError):  # cut off by a kill
-            known.append(json.loads(line))
+            entry = json.loads(line)
+            if isinstance(entry, list):
+                known.append(entry)
     return known
 
 
@@ -123,13 +137,8 @@ def _file_of(module: str) -> str:
     """Return the file of a module, found as an import would find it, or nothing."""
     if module in sys.modules:
         return _absolute(getattr(sys.modules[module], "__file__", None))
-    before = sys.path[:]
-    _look_here_too()
-    try:
-        spec = find_module(module)
-        return _absolute(None if spec is None else spec.origin)
-    finally:
-        sys.path[:] = before  # looking is not trusting
+    spec = find_module(module)
+    return _absolute(None if spec is None else spec.origin)
 
 
 def _absolute(file: str | None) -> str:
@@ -137,7 +146,8 @@ def _absolute(file: str | None) -> str:
 
 
 def _look_here_too() -> None:
-    # An installed command, unlike `python -m`, does not look in the current folder.
+    # An installed command, unlike `python -m`, does not look in the current folder. Last, so that
+    # a folder of somebody else's takes the place of nothing that is installed.
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)

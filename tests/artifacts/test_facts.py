@@ -1,6 +1,7 @@
 """What a run notes of itself, so that its folder can be read without its data or its code."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ def test_damaged_facts_are_none(tmp_path: Path) -> None:
     for text in ("{", "[]", json.dumps({"class_names": 3})):
         (tmp_path / "facts.json").write_text(text)
         assert read_facts(tmp_path) is None
+    (tmp_path / "facts.json").unlink()
+    os.mkfifo(tmp_path / "facts.json")
+    assert read_facts(tmp_path) is None, "and nobody waits"
 
 
 class Failing(Observer):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from nefl import ConfigError, RunError
 from nefl.cli.app import app
+from nefl.engines.flower.certificates import _write_new
 from nefl.engines.flower.run_settings import read_run_settings
 
 
@@ -99,3 +100,16 @@ def test_a_nodes_name_is_a_plain_one(tmp_path: Path, name: str) -> None:
 def test_simulate_wants_an_app(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is no Flower app"):
         run("simulate", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "server.pem", "server.key", "a", "a.pub"])
+def test_keys_are_not_written_through_links(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "k"
+    folder.mkdir()
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=f"{name}: exists"):
+        run("keys", str(folder), "--host", "h", "--node", "a")
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(RunError, match=f"{name}: cannot be written"):
+        _write_new(folder / name, b"secret", 0o600)  # as if the link came just now
+    assert not (tmp_path / "elsewhere").exists()

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def test_strange_lines_are_unknown_not_fatal(make_run: MakeRun) -> None:
     assert math.isnan(run.rounds[1].accuracy[1])
     assert run.rounds[1].seconds == 0
     assert any("1 line of" in problem for problem in run.problems)
+
+
+def test_pipes_in_a_folder_are_named_and_nobody_waits(make_run: MakeRun) -> None:
+    path = make_run("piped")
+    for name in ("metrics.jsonl", "identity.json", "summary.json", "facts.json"):
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+    run = read_run(path)
+    assert run.problems == ("metrics.jsonl: cannot be read (is a pipe, not a file)",)
+    assert (run.summary, run.fingerprint, run.facts) == ({}, "", None)
 
 
 def test_settings_of_another_version_are_taken_and_named(make_run: MakeRun) -> None:

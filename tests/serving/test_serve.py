@@ -89,6 +89,8 @@ def test_programs_get_json(port: int, picture: bytes) -> None:
         ("/predict?fits=size", b"x", "POST", 400),
         ("/predict?other=1", b"x", "POST", 400),
         ("/predict?submodel", b"x", "POST", 400),
+        ("/predict?submodel=9&submodel=1", b"x", "POST", 400),
+        ("/predict?submodel=%D9%A1", b"x", "POST", 400),
         ("/predict?submodel=1&fits=macs%3C1M", b"x", "POST", 400),
         ("/predict", None, "GET", 405),
         ("/", b"x", "POST", 405),
@@ -233,3 +235,12 @@ def test_limits_that_make_no_sense_are_refused(elastic_file: Path) -> None:
         make_server(predictor, port=70_000)
     with pytest.raises(ConfigError, match="give 1 or more"):
         make_server(predictor, port=0, concurrency=0)
+
+
+def test_an_answer_repeats_little_of_the_query(port: int, picture: bytes) -> None:
+    long = "y" * 3000
+    for query in (f"submodel={long}", f"fits={long}", f"{long}=1"):
+        status, answer, _ = ask(port, f"/predict?{query}", picture)
+        assert (status, answer["error"].count("y") < 110) == (400, True)
+    assert "once" in ask(port, "/predict?submodel=1&submodel=1", picture)[1]["error"]
+    assert "no number" in ask(port, "/predict?submodel=%D9%A1", picture)[1]["error"]

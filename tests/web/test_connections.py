@@ -119,3 +119,18 @@ def test_an_address_that_cannot_be_had_is_refused(server: Any) -> None:
         open_server(int(server.effective_port))
     with pytest.raises(ConfigError, match="port 70000"):
         open_server(70_000)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        WHOLE[:-2] + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        WHOLE.replace(b"GET /", b"GET http://[/"),
+    ],
+)
+def test_numbers_and_addresses_that_are_none_get_a_400_and_no_trace(
+    server: Any, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(server, sent) as connection:
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
+    assert not caplog.records

@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.runfolder import FACTS, write_json
+from nefl.files import read_small
 from nefl.nesting.profile import SubmodelProfile
 from nefl.parsing import parse_json
 
@@ -68,7 +69,7 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:
-        values: Mapping[str, Any] = parse_json((run / FACTS).read_text(encoding="utf-8"))
+        values: Mapping[str, Any] = parse_json(read_small(run / FACTS))
         return _ADAPTER.validate_python(values)
     except (OSError, ValueError, ValidationError):
         return None

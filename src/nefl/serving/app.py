@@ -25,6 +25,9 @@ LARGE_BODY = 2**20
 LARGE_PLACES = 4
 """Large pictures under way at once. One is unpacked while the others wait, and small ones pass."""
 
+ECHO = 100
+"""Characters of a query that an answer may repeat."""
+
 POLICY = (
     "Content-Security-Policy",
     (
@@ -121,7 +124,7 @@ class ServeApp:
 
     def _read_length(self, environ: Environ) -> int:
         length = str(environ.get("CONTENT_LENGTH") or "")
-        if not length.isdecimal():
+        if not _is_number(length):
             raise Refusal(411, "say how long the picture is (Content-Length)")
         if int(length) > self._max_body:
             raise Refusal(413, f"the picture has more than {self._max_body} bytes")
@@ -155,6 +158,10 @@ def _read_body(environ: Environ, length: int) -> bytes:
     return body
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()  # digits of other scripts are decimal, too
+
+
 def _read_query(text: str) -> tuple[int | None, Budget | None]:
     """Read `submodel=2` or `fits=latency<5ms`.
 
@@ -162,16 +169,21 @@ def _read_query(text: str) -> tuple[int | None, Budget | None]:
         Refusal: if it says something else.
     """
     try:
-        asked = dict(parse_qsl(text, strict_parsing=bool(text), max_num_fields=4))
+        pairs = parse_qsl(text, strict_parsing=bool(text), max_num_fields=4)
     except ValueError:
         raise Refusal(
             400, "the query cannot be read; give submodel=2 or fits=latency<5ms"
         ) from None
+    asked = dict(pairs)
     for key in asked.keys() - {"submodel", "fits"}:
-        raise Refusal(400, f"{key!r} cannot be asked for; there is submodel and fits")
+        raise Refusal(400, f"{key[:ECHO]!r} cannot be asked for; there is submodel and fits")
+    if len(asked) < len(pairs):
+        raise Refusal(400, "give submodel or fits once")
     number = asked.get("submodel")
-    if number is not None and not (number.isdecimal() and len(number) < 6):
-        raise Refusal(400, f"submodel {number!r} is no number")
+    if number is not None and not (_is_number(number) and len(number) < 6):
+        raise Refusal(400, f"submodel {number[:ECHO]!r} is no number")
+    if len(asked.get("fits", "")) > ECHO:
+        raise Refusal(400, f"fits {asked['fits'][:ECHO]!r}... has more than {ECHO} characters")
     try:
         budget = parse_budget(asked["fits"]) if "fits" in asked else None
     except ConfigError as error:

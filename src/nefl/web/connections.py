@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 
 CONNECTIONS = 200
@@ -26,8 +26,15 @@ class _Request(HTTPRequestParser):  # type: ignore[misc]  # waitress has no type
     """
 
     def parse_header(self, header_plus: bytes) -> None:
-        """Read what comes before the body."""
-        super().parse_header(header_plus)
+        """Read what comes before the body.
+
+        Raises:
+            ParsingError: if it is none; waitress then answers 400.
+        """
+        try:
+            super().parse_header(header_plus)
+        except ValueError:  # a length of more digits than Python reads, or a broken address
+            raise ParsingError("the header has a number or an address that is none") from None
         self.headers["CONNECTION"] = "close"
         self.connection_close = True
 
