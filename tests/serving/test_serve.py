@@ -14,10 +14,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, expect
 
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, RunError
 from nefl.export.source import open_run
 from nefl.serving.app import LARGE_PLACES, ServeApp
 from nefl.serving.predictor import Prediction, Predictor
@@ -160,6 +161,31 @@ def test_large_pictures_wait_in_a_lane_of_their_own(elastic_file: Path, picture:
         assert post(large) == 503
         go_on.set()
     assert sorted(f.result() for f in floods) == [200] * LARGE_PLACES + [503] * 6
+
+
+def test_answers_that_are_not_finite_are_none(
+    elastic_file: Path, picture: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor(elastic_file)
+    monkeypatch.setattr(predictor, "_logits", lambda *_: torch.full((1, 10), float("nan")))
+    with pytest.raises(RunError, match="not finite"):
+        predictor(picture)
+    body = {"CONTENT_LENGTH": str(len(picture)), "wsgi.input": io.BytesIO(picture)}
+    with pytest.raises(Refusal) as refused:
+        ServeApp(predictor).answer({"REQUEST_METHOD": "POST", "PATH_INFO": "/predict", **body})
+    assert refused.value.status == 500
+
+
+def test_json_has_no_numbers_that_parsers_refuse(elastic_file: Path) -> None:
+    predictor = Predictor(elastic_file)
+
+    class Odd:
+        card, latencies = predictor.card, [float("nan")] * len(predictor.latencies)
+
+    answer = ServeApp(cast("Predictor", Odd())).answer(
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/model"}
+    )
+    assert b"NaN" not in answer.body
 
 
 def test_many_at_once_are_answered_or_told_to_come_again(port: int, picture: bytes) -> None:

@@ -100,7 +100,17 @@ class ModelBuilder:
         return full_blocks(self.name)
 
     def __call__(self, spec: SubmodelSpec) -> nn.Module:
-        """Build the module of a spec."""
+        """Build the module of a spec.
+
+        Raises:
+            ConfigError: if it has other stages or blocks than the model.
+        """
+        found, known = (list(map(len, blocks)) for blocks in (spec.blocks, self.full_blocks))
+        if found != known:  # told before anything is built: a file may describe any number
+            raise ConfigError(
+                f"{len(found)} stages of {str(found)[1:40].rstrip(']')} blocks: {self.name} has "
+                f"{len(known)} of {str(known)[1:-1]}; give 0 for a block that is left out"
+            )
         design = MODELS[self.name]
         if isinstance(design, ViTDesign):
             return VisionTransformer(

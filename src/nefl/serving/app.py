@@ -1,13 +1,13 @@
 """The pages and answers of `nefl serve`."""
 
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl
 
+from nefl.artifacts.runfolder import to_json
 from nefl.elastic.budget import Budget, parse_budget
-from nefl.errors import ConfigError, DataError
+from nefl.errors import ConfigError, DataError, RunError
 from nefl.serving.lanes import Lane
 from nefl.serving.predictor import Prediction, Predictor
 from nefl.web.answers import HTML, JSON, Answer, Environ
@@ -121,6 +121,8 @@ class ServeApp:
                 return self._predictor(picture, submodel=submodel, budget=budget)
         except (DataError, ConfigError) as error:
             raise Refusal(400, str(error)) from None
+        except RunError as error:
+            raise Refusal(500, str(error)) from None
 
     def _read_length(self, environ: Environ) -> int:
         length = str(environ.get("CONTENT_LENGTH") or "")
@@ -148,7 +150,7 @@ def as_json(found: Prediction) -> dict[str, Any]:
 
 
 def _json(content: Mapping[str, Any]) -> Answer:
-    return Answer(json.dumps(content).encode(), JSON)
+    return Answer(to_json(content).encode(), JSON)
 
 
 def _read_body(environ: Environ, length: int) -> bytes:
