@@ -34,7 +34,7 @@ def test_standard_output_is_no_file() -> None:
         "write_atomically(Path('/dev/stdout'), lambda p: p.write_text('x') and None)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
     )
     assert "/dev/stdout: is a pipe, not a file" in result.stderr
     assert not result.stdout
