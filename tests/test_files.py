@@ -28,16 +28,24 @@ def test_pipes_and_folders_are_not_replaced(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_standard_output_is_no_file() -> None:
+def test_standard_output_is_no_file(tmp_path: Path) -> None:
+    """By a link like /dev/stdout, in a folder of the test's own: a device is never tried on."""
+    out = tmp_path / "stdout"
+    out.symlink_to("/proc/self/fd/1")
     program = (
-        "from pathlib import Path; from nefl.files import write_atomically; "
-        "write_atomically(Path('/dev/stdout'), lambda p: p.write_text('x') and None)"
+        "import sys; from pathlib import Path; from nefl.files import write_atomically; "
+        "write_atomically(Path(sys.argv[1]), lambda p: p.write_text('x') and None)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", program, str(out)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
-    assert "/dev/stdout: is a pipe, not a file" in result.stderr
+    assert f"{out}: is a pipe, not a file" in result.stderr
     assert not result.stdout
+    assert out.is_symlink()
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
