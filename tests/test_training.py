@@ -1,5 +1,6 @@
 """Whole runs: they learn, repeat, stop, go on, and end up with the same weights."""
 
+import importlib
 import json
 import os
 import random
@@ -569,10 +570,12 @@ from torch import nn
 from nefl import Family, SubmodelSpec
 from nefl.nesting.spec import kept_channels
 
+SIZE = 16
+
 class Net(nn.Module):
     def __init__(self, spec, classes, dropout):
         super().__init__()
-        size = kept_channels(16, spec.stage_width(0))
+        size = kept_channels(SIZE, spec.stage_width(0))
         self.first = nn.Linear(64, size)
         self.dropout = nn.Dropout(dropout)
         self.last = nn.Linear(size, classes)
@@ -616,12 +619,11 @@ def test_workers_that_build_another_model_are_refused(
     (tmp_path / "own_models.py").write_text(OWN_MODELS)
     monkeypatch.syspath_prepend(str(tmp_path))
     changes = {"model.name": "own_models:dropping", "engine.name": "workers", "engine.workers": 1}
-    torch.set_default_dtype(torch.float64)
-    try:
-        with pytest.raises(RunError, match="built otherwise in the worker"):
-            train(with_settings(quick, changes), tmp_path / "run")
-    finally:
-        torch.set_default_dtype(torch.float32)
+    # What a script sets in a module is not there in the module that a worker imports.
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    monkeypatch.setattr(importlib.import_module("own_models"), "SIZE", 24)
+    with pytest.raises(RunError, match="built otherwise in the worker"):
+        train(with_settings(quick, changes), tmp_path / "run")
 
 
 def test_the_first_run_learns(tmp_path: Path) -> None:
