@@ -229,7 +229,7 @@ def test_kills_at_random_moments_change_nothing(
     quick: dict[str, Any], tmp_path: Path, engine: str
 ) -> None:
     """SIGKILL whenever it pleases, also while a checkpoint is written; then go on."""
-    quick = with_settings(quick, {"rounds": 30, "engine.name": engine, "server.keep": 1})
+    quick = with_settings(quick, {"rounds": 12, "engine.name": engine, "server.keep": 1})
     straight = train(quick, tmp_path / "straight").summary
     moments = random.Random(engine)
     run = tmp_path / "run"
@@ -240,7 +240,8 @@ def test_kills_at_random_moments_change_nothing(
         while process.poll() is None and rounds_logged(run) == before:
             time.sleep(0.02)
         try:
-            process.wait(moments.random())
+            # A slow machine would be killed after every round, which proves no more.
+            process.wait(moments.random() if kills < 4 else None)
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
