@@ -192,7 +192,7 @@ def test_the_end_of_the_name_decides_where_no_format_is_given(
 def test_a_pipe_is_refused_before_anything_is_made(digits_run: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RunError, match="pipe: is a pipe, not a file"):
-        nefl.export_submodel(digits_run, tmp_path / "pipe", submodel=1)
+        nefl.export_submodel(digits_run, tmp_path / "pipe", submodel=1, format_name="onnx")
     with pytest.raises(RunError, match="pipe: is a pipe, not a file"):
         nefl.export_family(digits_run, tmp_path / "pipe")
 
