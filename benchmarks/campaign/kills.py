@@ -22,7 +22,7 @@ import safetensors.torch
 from benchmarks.campaign.children import Child, check_finished, fork, go_on, undisturbed
 from benchmarks.campaign.hardships import HARDSHIPS
 from nefl import files
-from nefl.artifacts import checkpoint
+from nefl.artifacts import tensorfile
 
 KILLS, KILLED_BATCHES = 20, 50
 BATCHES = KILLED_BATCHES + len(HARDSHIPS)
@@ -160,7 +160,7 @@ def _die_while_writing(stage: str, call: int, share: float) -> None:
         sync(folder)
 
     if stage == "half-written":
-        vars(checkpoint)["save_file"] = save_a_part
+        vars(tensorfile)["save_file"] = save_a_part
     elif stage == "not yet renamed":
         Path.replace = die_before  # type: ignore[method-assign, assignment]
     else:
