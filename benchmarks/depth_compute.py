@@ -37,7 +37,7 @@ def main() -> None:
     family = make_family(given.model, given.method)
     rows = profile_family(family, (3, 32, 32), BATCH)
     models = [family.build(spec).train() for spec in family.specs]
-    layout = pick_memory_format("auto", family)
+    layout = pick_memory_format("auto", family, len(family), torch.device("cpu"))
     images = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=layout)
     ratios: list[list[float]] = [[] for _ in models]
     for repeat in range(given.repeats + 2):

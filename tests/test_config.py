@@ -146,3 +146,16 @@ def test_warm_up_then_cosine() -> None:
 
 def test_a_constant_rate() -> None:
     assert rates(ScheduleConfig("constant"), 5) == [0.1] * 5
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"rounds": True}, "rounds is true: give a number"),
+        ({"local": {"learning_rate": False}}, "local.learning_rate is false: give a number"),
+        ({"server": {"recalibrate": 1}}, "server.recalibrate is 1: give true or false"),
+    ],
+)
+def test_true_is_no_number(values: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        config_from(values)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nefl.errors import RunError
-from nefl.files import write_atomically
+from nefl.files import read_small, write_atomically
 
 
 def fill(beside: Path) -> None:
@@ -28,16 +28,24 @@ def test_pipes_and_folders_are_not_replaced(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_standard_output_is_no_file() -> None:
+def test_standard_output_is_no_file(tmp_path: Path) -> None:
+    """By a link like /dev/stdout, in a folder of the test's own: a device is never tried on."""
+    out = tmp_path / "stdout"
+    out.symlink_to("/proc/self/fd/1")
     program = (
-        "from pathlib import Path; from nefl.files import write_atomically; "
-        "write_atomically(Path('/dev/stdout'), lambda p: p.write_text('x') and None)"
+        "import sys; from pathlib import Path; from nefl.files import write_atomically; "
+        "write_atomically(Path(sys.argv[1]), lambda p: p.write_text('x') and None)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, str(out)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
-    assert "/dev/stdout: is a pipe, not a file" in result.stderr
+    assert f"{out}: is a pipe, not a file" in result.stderr
     assert not result.stdout
+    assert out.is_symlink()
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
@@ -78,3 +86,19 @@ def test_what_is_written_aside_is_ours_alone(tmp_path: Path) -> None:
     assert beside.parent.parent == tmp_path
     assert beside.parent.name.endswith(".part")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_notes_are_read_from_small_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "note"
+    note.write_text("ä")
+    assert read_small(note) == "ä"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(note)
+    for name, kind in (("pipe", "a pipe"), ("link", "a symbolic link"), (".", "a folder")):
+        with pytest.raises(OSError, match=f"is {kind}, not a file"):
+            read_small(tmp_path / name)
+    monkeypatch.setattr("nefl.files.MAX_SMALL", 1)
+    with pytest.raises(OSError, match="has more than 1 bytes"):
+        read_small(note)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nefl.own_source import code_checksums
+from nefl.own_source import code_checksums, code_files
 
 
 @pytest.fixture
@@ -57,3 +57,10 @@ def test_nothing_of_ones_own_rests_on_nothing() -> None:
     named = code_checksums(["json.decoder:x"])
     assert "json.decoder" in named, "what is named counts wherever it lies"
     assert "re" not in named
+
+
+def test_files_are_found_and_hostile_sources_end_the_search(project: Path) -> None:
+    (project / "layers.py").write_text("(" * 100_000)
+    found = code_files(["codeproject.model:family"])
+    assert list(found) == list(code_checksums(["codeproject.model:family"]))
+    assert found["codehelper"] == str(project.parent / "codehelper.py")

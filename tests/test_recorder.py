@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from nefl import ServerState
+from nefl import Evaluation, ServerState
+from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import RunFolder
 from nefl.config_reading import config_from
 from nefl.methods import make_family
@@ -20,7 +21,7 @@ class OnADevice(torch.Tensor):
     broken = False
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda")
 
     def to(self, *_args: Any, **_options: Any) -> torch.Tensor:
@@ -64,3 +65,28 @@ def test_a_state_moves_as_a_whole_or_not_at_all() -> None:
     everything = [*moved.shared.values(), *(t for own in moved.per_submodel for t in own.values())]
     assert everything
     assert all(tensor.is_meta for tensor in everything)
+
+
+def test_a_best_that_a_stop_interrupted_is_saved_with_the_checkpoint(
+    tmp_path: Path, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_from(quick)
+    family = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
+    first = family.initial_state(0)
+    folder = RunFolder.create(tmp_path / "run", config)
+    recorder = Recorder(folder, config, first)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "save_best", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            recorder.round_done(
+                ServerState(1, first.shared, first.per_submodel),
+                RoundReport(1, 4, 0.0, {}, 0.0, 0, 0, ()),
+                [Evaluation(1, 0.5, 1.0)],
+            )
+    recorder.save()
+    folder.close()
+    assert read_kept(tmp_path / "run", family, best=True).round_number == 1

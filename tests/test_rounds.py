@@ -11,7 +11,8 @@ import torch
 
 import nefl
 from nefl.artifacts.checkpoint import load_state
-from nefl.artifacts.runfolder import RunFolder, find_checkpoint
+from nefl.artifacts.kept import checkpoints
+from nefl.artifacts.runfolder import RunFolder
 from nefl.config_reading import with_settings
 from nefl.errors import RunError
 from nefl.rounds import Engine
@@ -63,7 +64,7 @@ def test_what_is_not_finite_after_averaging_does_not_count(
         nefl.train(quick, out, connect=with_huge({3}))
     assert len(repeated(out)) == 3
     assert "shared conv1.weight is not finite after averaging 4 updates" in repeated(out)[0]
-    checkpoint = find_checkpoint(out)
+    checkpoint = checkpoints(out)[0]
     assert checkpoint.name == "round-0000002.safetensors"
     state = load_state(checkpoint, nefl.make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8)))
     for tensors in (state.shared, *state.per_submodel):

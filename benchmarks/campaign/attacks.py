@@ -15,6 +15,16 @@ from PIL import Image
 Attack = Callable[[int, Random, Event], None]
 """Does its worst to a port of 127.0.0.1 once; what it holds on to it lets go at the event."""
 
+BOMBS = (
+    ("PNG", "RGBA", 8000, 8000),
+    ("PNG", "RGBA", 8000, 5000),
+    ("PNG", "P", 8000, 8000),
+    ("WEBP", "RGB", 4000, 3700),
+    ("JPEG", "RGB", 8000, 8000),
+    ("PROGRESSIVE", "RGB", 6500, 6000),
+)
+"""Format, mode, width and height of pictures that just pass the limits."""
+
 HELD = 40
 """Connections that each attacker holds."""
 
@@ -35,9 +45,9 @@ def post(picture: bytes, host: str = "localhost") -> bytes:
 def picture(kind: str, mode: str, width: int, height: int) -> bytes:
     """Return a picture of one colour: much to unpack, little to send."""
     out = io.BytesIO()
-    options: dict[str, object] = {"PROGRESSIVE": {"progressive": True}}.get(kind, {})
-    form = "JPEG" if kind == "PROGRESSIVE" else kind
-    Image.new(mode, (width, height)).save(out, form, **options)
+    progressive = kind == "PROGRESSIVE"
+    form = "JPEG" if progressive else kind
+    Image.new(mode, (width, height)).save(out, form, progressive=progressive)
     return out.getvalue()
 
 
@@ -53,15 +63,7 @@ def announced(width: int, height: int) -> bytes:
 
 def bombs(port: int, rng: Random, _stop: Event) -> None:
     """Pictures at the limit of what is taken, in every format."""
-    kinds = (
-        ("PNG", "RGBA", 8000, 8000),
-        ("PNG", "RGBA", 8000, 5000),
-        ("PNG", "P", 8000, 8000),
-        ("WEBP", "RGB", 4000, 3700),
-        ("JPEG", "RGB", 8000, 8000),
-        ("PROGRESSIVE", "RGB", 6500, 6000),
-    )
-    send(port, post(picture(*rng.choice(kinds))), timeout=120)
+    send(port, post(picture(*rng.choice(BOMBS))), timeout=120)
 
 
 def too_large(port: int, rng: Random, _stop: Event) -> None:

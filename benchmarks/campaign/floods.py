@@ -22,11 +22,10 @@ from statistics import median
 from typing import Any
 
 import nefl
-from benchmarks.campaign.attacks import ATTACKS, Attack, picture
+from benchmarks.campaign.attacks import ATTACKS, BOMBS, Attack, picture
 
 FLOODS = tuple((server, attack) for server, attacks in ATTACKS.items() for attack in attacks)
-REPEATS = 2
-BATCHES = REPEATS * len(FLOODS)
+BATCHES = len(FLOODS)
 
 SECONDS = 10.0
 ATTACKERS = 16
@@ -43,7 +42,9 @@ what is sent waits in memory up to 64 KiB a connection."""
 
 @lru_cache
 def _material() -> tuple[Path, Path]:
-    """Return a run and its elastic file, small and quickly made."""
+    """Return a run and its elastic file, small and quickly made; make the attackers' pictures."""
+    for bomb in BOMBS:
+        picture(*bomb)
     folder = Path(tempfile.mkdtemp(prefix="nefl-floods-"))
     settings = {
         "rounds": 1,

@@ -138,7 +138,7 @@ def _resume_in_the_past(run: Path, back: timedelta) -> None:
             return cls(*then.timetuple()[:6], tzinfo=tz)
 
     time.time = lambda: now() - back.total_seconds()
-    runfolder.datetime = Past  # type: ignore[misc]
+    vars(runfolder)["datetime"] = Past
     nefl.resume(run)
 
 
@@ -176,17 +176,11 @@ HARDSHIPS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 }
 
 
-class _Stop:
+class _Stop(nefl.Observer):
     """An observer that stops a run after some rounds."""
 
     def __init__(self, rounds: int) -> None:
         self._left = rounds
-
-    def task_done(self, done: int, tasks: int) -> None:
-        """Nothing."""
-
-    def round_repeated(self, report: object, reason: str) -> None:
-        """Nothing."""
 
     def round_done(self, *_: object) -> None:
         """Count down."""

@@ -17,10 +17,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import safetensors.torch
+
 from benchmarks.campaign.children import Child, check_finished, fork, go_on, undisturbed
 from benchmarks.campaign.hardships import HARDSHIPS
 from nefl import files
-from nefl.artifacts import checkpoint
+from nefl.artifacts import tensorfile
 
 KILLS, KILLED_BATCHES = 20, 50
 BATCHES = KILLED_BATCHES + len(HARDSHIPS)
@@ -75,10 +77,11 @@ def _kill_run(run: Path, engine: str, draw: random.Random, most: int) -> Counter
         child = fork(work, run.with_name("words"))
         moment = draw.random() * undisturbed(engine).seconds
         code = child.wait(moment) if aim not in ("writing", "nothing") else child.wait()
-        hit = aim if code is None else f"server, a file {stage}" if code == -signal.SIGKILL else ""
         if code is None:
-            # A worker alone may die: then the run itself goes on to its end.
             hit, code = _strike(child, aim, draw)
+        else:
+            assert code == 0 or aim == "writing", f"ended with {code} before it was killed"
+            hit = f"server, a file {stage}" if code else ""
         hits.update([hit] if hit else [])
         if code == 0:
             return hits
@@ -92,7 +95,10 @@ def _aims(engine: str) -> Sequence[str]:
 
 
 def _strike(child: Child, aim: str, draw: random.Random) -> tuple[str, int]:
-    """Kill what was aimed at; return what was hit, and how the server ended."""
+    """Kill what was aimed at; return what was hit, and how the server ended.
+
+    A worker alone may die: then the run itself goes on to its end.
+    """
     workers = child.workers
     if aim == "worker" and workers:
         with suppress(ProcessLookupError):
@@ -130,7 +136,7 @@ def _is_worker(pid: int) -> bool:
 def _die_while_writing(stage: str, call: int, share: float) -> None:
     """Let this process die at its so-manieth file: config, partition, checkpoint or another."""
     calls = 0
-    save_file, replace, sync = checkpoint.save_file, Path.replace, files.sync_folder
+    save_file, replace, sync = safetensors.torch.save_file, Path.replace, files.sync_folder
 
     def due() -> bool:
         nonlocal calls
@@ -154,9 +160,9 @@ def _die_while_writing(stage: str, call: int, share: float) -> None:
         sync(folder)
 
     if stage == "half-written":
-        checkpoint.save_file = save_a_part
+        vars(tensorfile)["save_file"] = save_a_part
     elif stage == "not yet renamed":
-        Path.replace = die_before  # type: ignore[method-assign]
+        Path.replace = die_before  # type: ignore[method-assign, assignment]
     else:
         files.sync_folder = die_after
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nefl.config import DeviceConfig, RunConfig
 from nefl.errors import ConfigError
+from nefl.files import read_small
 from nefl.parsing import parse_json, parse_toml
 
 _ADAPTER = TypeAdapter(RunConfig)
@@ -26,10 +27,23 @@ def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     Raises:
         ConfigError: naming the first wrong setting and the remedy.
     """
+    _check_booleans(values, source)
     try:
         return _ADAPTER.validate_python(dict(values))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
+
+
+def _check_booleans(values: Mapping[str, Any], source: str) -> None:
+    """Refuse true and false for numbers, and numbers for them: Python would take both."""
+    defaults = flatten(RunConfig().to_dict())
+    for key, value in flatten(values).items():
+        default = defaults.get(key)
+        if not (isinstance(default, int | float) and isinstance(value, int | float)):
+            continue
+        if isinstance(default, bool) != isinstance(value, bool):
+            wanted = "true or false" if isinstance(default, bool) else "a number"
+            raise ConfigError(f"{source}: {key} is {str(value).lower()}: give {wanted}")
 
 
 def _explain(error: ValidationError) -> str:
@@ -55,14 +69,19 @@ def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
     return [f.name for f in fields(part)]
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path, *, stored: bool = False) -> dict[str, Any]:
     """Read settings from a TOML or JSON file.
+
+    Args:
+        path: the file.
+        stored: whether it lies in a run's folder, which may be a stranger's: links, pipes and
+            endless files are then refused. What the user names may be any of these.
 
     Raises:
         ConfigError: if the file is missing or is neither.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path) if stored else path.read_text(encoding="utf-8")
         values = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None

@@ -1,5 +1,6 @@
 """Writing files so that a kill or a full disk leaves either the old or the new one whole."""
 
+import errno
 import os
 import re
 import shutil
@@ -11,6 +12,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from nefl.errors import RunError
+
+MAX_SMALL = 32 * 2**20
+"""Bytes of settings or notes of a run; label counts of a large federation need two million."""
 
 _PART = re.compile(r"\.(?P<name>.+)\.\w+\.part")
 
@@ -67,7 +71,7 @@ def check_target(path: Path, *, follow_links: bool = True) -> None:
     except OSError:
         return  # nothing there, or nothing that can be told: writing will tell
     if not stat.S_ISREG(mode):
-        raise RunError(f"{path}: is {_kind(mode)}, not a file; name a file to write to")
+        raise RunError(f"{path}: is {kind_of(mode)}, not a file; name a file to write to")
 
 
 def refuse_link(path: Path) -> None:
@@ -89,11 +93,31 @@ def open_without_links(path: str, flags: int) -> int:
     Raises:
         OSError: if it is a link, or no regular file.
     """
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # the system speaks of too many levels
+            error.strerror = "is a symbolic link, not a file"
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(0, "is no regular file", path)
+        raise OSError(errno.EINVAL, f"is {kind_of(mode)}, not a file", path)
     return descriptor
+
+
+def read_small(path: Path) -> str:
+    """Return a text of a run's folder, which may be a stranger's: no link, no pipe, not endless.
+
+    Raises:
+        OSError: if it is no regular file, or has more than `MAX_SMALL` bytes.
+        ValueError: if it is not UTF-8.
+    """
+    with open(path, "rb", opener=open_without_links) as file:
+        content = file.read(MAX_SMALL + 1)
+    if len(content) > MAX_SMALL:
+        raise OSError(errno.EFBIG, f"has more than {MAX_SMALL} bytes", str(path))
+    return content.decode("utf-8")
 
 
 def part_of(path: Path) -> str | None:
@@ -110,7 +134,8 @@ def remove_part(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """Return what a path is that is no regular file, in words."""
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFLNK: "a symbolic link",
@@ -137,3 +162,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def default_cache() -> Path:
+    """`$NEFL_CACHE`, else `$XDG_CACHE_HOME/nefl`, else `~/.cache/nefl`."""
+    if chosen := os.environ.get("NEFL_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "nefl"

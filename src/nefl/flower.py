@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from nefl import training
-from nefl.artifacts.runfolder import CONFIG, RunFolder, stored_config
+from nefl.artifacts.runfolder import CONFIG, RunFolder
 from nefl.engines.flower.client import nested_client
 from nefl.engines.flower.engine import FlowerEngine
 from nefl.engines.flower.link import Link
@@ -20,6 +20,7 @@ from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
 from nefl.nesting.profile import profile_family
+from nefl.references import remember_code
 from nefl.rounds import Engine
 from nefl.setting import Setting, optimiser_copies
 
@@ -43,16 +44,27 @@ def serve(grid: Grid, context: Context) -> training.RunResult:
         NeflError: if the settings or the folder cannot be used, or too few clients take part.
     """
     settings = read_run_settings(context.run_config)
-    connect = connect_to(grid)
+    observer = LogObserver()
+    observers = [observer]
+    reach = connect_to(grid)
+
+    def connect(setting: Setting, folder: RunFolder) -> tuple[Setting, Engine]:
+        observer.rounds = setting.config.rounds
+        return reach(setting, folder)
+
     out = settings.out
     if settings.resume and out is not None and (out / CONFIG).exists():
         # The engine's settings may change between two starts: the nodes' file, the deadline.
         engine = settings.config.engine
-        # A run keeps its rounds, whatever this start's settings say of them.
-        observers = [LogObserver(stored_config(out).rounds)]
-        result = training.resume(out, engine=engine, observers=observers, connect=connect)
+        remember_code(settings.config)  # the run config is the user's own word
+        result = training.resume(
+            out,
+            engine=engine,
+            changed_code=settings.changed_code,
+            observers=observers,
+            connect=connect,
+        )
     else:
-        observers = [LogObserver(settings.config.rounds)]
         result = training.train(
             settings.config, out, name=settings.name, observers=observers, connect=connect
         )

@@ -16,14 +16,25 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def code_checksums(references: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each module that `package.module:function` references rest on.
+    """Return the SHA-256 of each module that `package.module:function` references rest on."""
+    found = _modules(references)
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()}
+
+
+def code_files(references: Iterable[str]) -> dict[str, str]:
+    """Return the file of each module that `package.module:function` references rest on."""
+    return {name: str(path.absolute()) for name, path in _modules(references).items()}
+
+
+def _modules(references: Iterable[str]) -> dict[str, Path]:
+    """Return modules and their files, by name in order.
 
     These are the modules they name, and all that those import, directly or not, except what is
     installed: the standard library, nefl itself, and other packages.
     """
     named = [reference.partition(":")[0] for reference in references]
     roots = {name.partition(".")[0] for name in named}
-    found: dict[str, str] = {}
+    found: dict[str, Path] = {}
     seen: set[str] = set()
     waiting = list(named)
     while waiting:
@@ -31,16 +42,15 @@ def code_checksums(references: Iterable[str]) -> dict[str, str]:
             if name in seen or name.partition(".")[0] == "nefl":
                 continue
             seen.add(name)
-            spec = _find(name)
+            spec = find_module(name)
             path = Path(spec.origin) if spec is not None and spec.origin else None
             if path is None or not path.is_file():  # built in, a folder without code, or no module
                 continue
             if name.partition(".")[0] not in roots and _is_installed(path):
                 continue
-            source = path.read_bytes()
-            found[name] = hashlib.sha256(source).hexdigest()
+            found[name] = path
             is_package = spec is not None and spec.submodule_search_locations is not None
-            waiting += _imports(source, name if is_package else name.rpartition(".")[0])
+            waiting += _imports(_source(path), name if is_package else name.rpartition(".")[0])
     return dict(sorted(found.items()))
 
 
@@ -51,7 +61,7 @@ def _with_parents(name: str) -> Iterator[str]:
         yield ".".join(pieces[:count])
 
 
-def _find(name: str) -> ModuleSpec | None:
+def find_module(name: str) -> ModuleSpec | None:
     """Find a module as an import would, without importing its packages."""
     path: list[str] | None = None
     spec: ModuleSpec | None = None
@@ -69,11 +79,19 @@ def _is_installed(path: Path) -> bool:
     return any(part in path.parts for part in _INSTALLED) or path.is_relative_to(library)
 
 
+def _source(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # then its import says so
+        return b""
+
+
 def _imports(source: bytes, package: str) -> Iterator[str]:
     """Yield the names of modules that a source may import."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # compiled, or broken: then its import says so
+    # Compiled, or broken, or nested too deeply: then its import says so.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -36,13 +36,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 def _shallow(content: Any) -> Any:
     level = [content]
     for _ in range(MAX_DEPTH):
-        tables = [part for part in level if isinstance(part, dict | list)]
-        if not tables:
-            return content
         level = [
             inner
-            for part in tables
+            for part in level
+            if isinstance(part, dict | list)
             for inner in (part.values() if isinstance(part, dict) else part)
             if isinstance(inner, dict | list)
         ]
+        if not level:
+            return content
     raise ValueError(f"nested in more than {MAX_DEPTH} levels")

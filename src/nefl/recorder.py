@@ -10,15 +10,14 @@ from nefl.artifacts.summary import averages
 from nefl.config import RunConfig
 from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_of
-from nefl.state import Evaluation, ServerState
-from nefl.tasks.metrics import Metric
+from nefl.state import Evaluation, MeasuredBy, ServerState
 
 
 class Recorder(Observer):
     """Writes the log and the checkpoints of a run into its folder."""
 
     def __init__(
-        self, folder: RunFolder, config: RunConfig, state: ServerState, primary: Metric
+        self, folder: RunFolder, config: RunConfig, state: ServerState, primary: MeasuredBy
     ) -> None:
         self._folder = folder
         self._config = config
@@ -29,6 +28,7 @@ class Recorder(Observer):
         for average in averages(folder.path, state.round_number, primary.name):
             if primary.is_better(average, self._best):
                 self._best = average
+        self._best_due = False
         self._last = monotonic()
 
     def round_done(
@@ -45,13 +45,13 @@ class Recorder(Observer):
         self._folder.log("round", **content)
         # A copy off the device: one that fails must not take the round with it.
         self._state = state = state.to("cpu")
-        # The best comes before the round's own checkpoint: once that is there, the round will not
-        # be run again, and a best that was missed then would be missed for good.
         if evaluations is not None:
             average = mean_of(evaluations, self._primary.name)
             if self._primary.is_better(average, self._best):
-                self._best = average
-                self._folder.save_best(state, average)
+                self._best, self._best_due = average, True
+        # The best comes before the round's own checkpoint: once that is there, the round will not
+        # be run again, and a best that was missed then would be missed for good.
+        self._save_best()
         due = state.round_number % self._config.server.checkpoint_every == 0
         if due or state.round_number == self._config.rounds:
             self.save()
@@ -61,10 +61,16 @@ class Recorder(Observer):
         self._folder.log("repeated", why=reason, **_entry(report))
 
     def save(self) -> None:
-        """Save a checkpoint of the last finished round, if that is not done."""
+        """Save a checkpoint of the last finished round, and the best, if that is not done."""
+        self._save_best()
         if self._state.round_number > self._saved:
             self._folder.save_checkpoint(self._state, self._config.server.keep)
             self._saved = self._state.round_number
+
+    def _save_best(self) -> None:
+        if self._best_due:
+            self._folder.save_best(self._state, self._best)
+            self._best_due = False
 
 
 def _entry(report: RoundReport) -> dict[str, Any]:

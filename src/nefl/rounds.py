@@ -86,7 +86,7 @@ class RoundReport:
     notes: tuple[str, ...] = ()
 
 
-class Observer(Protocol):
+class Observer:
     """What is told of a run: logs, checkpoints, progress.
 
     Derive from it and write the methods that are needed; the others do nothing. An object of
@@ -114,12 +114,26 @@ def check_observers(observers: Sequence[Observer]) -> None:
     Raises:
         ConfigError: naming its class and what it may have.
     """
+    if not isinstance(observers, Sequence):
+        raise ConfigError(
+            f"observers: {type(observers).__name__} is no list; give one, as in [mine]"
+        )
     for observer in observers:
-        if not any(callable(getattr(observer, event, None)) for event in EVENTS):
+        if isinstance(observer, type):
+            raise ConfigError(
+                f"observers: {observer.__name__} is a class; give {observer.__name__}()"
+            )
+        if not any(_has_own(observer, event) for event in EVENTS):
             raise ConfigError(
                 f"observers: {type(observer).__name__} has none of the methods "
                 f"{', '.join(EVENTS)}; derive it from nefl.Observer and give it one"
             )
+
+
+def _has_own(observer: object, event: str) -> bool:
+    """Whether an observer has a method of its own for an event, not the empty one of its base."""
+    own = getattr(type(observer), event, None)
+    return callable(getattr(observer, event, None)) and own is not getattr(Observer, event)
 
 
 def _tell(observers: Sequence[Observer], event: str, *what: object) -> None:
@@ -191,7 +205,7 @@ def _counted(
     results: Iterator[ClientUpdate | ClientFailure], tasks: int, observers: Sequence[Observer]
 ) -> Iterator[ClientUpdate | ClientFailure]:
     """Pass results on, telling the observers of each."""
-    for done, result in enumerate(results):
+    for done, result in enumerate(results, start=1):
         _tell(observers, "task_done", done, tasks)
         yield result
 

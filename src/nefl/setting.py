@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nefl.artifacts.facts import MAX_COUNTS, Facts, MeasuredBy
+from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import CODE, SETTINGS
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import Examples, Partition, draw_label_distribution
@@ -30,10 +30,10 @@ from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
-from nefl.state import ServerState
+from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
-from nefl.tasks.task import Task, arranged, rows_of
+from nefl.tasks.task import Task, rows_of
 from nefl.tryout import EXAMPLES, try_out
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
@@ -66,7 +66,7 @@ class Setting:
         return self._measured()[0]
 
     def _measured(self) -> tuple[MeasuredBy, ...]:
-        return tuple(MeasuredBy(m.name, m.better, m.percent) for m in self.task.measured)
+        return tuple(MeasuredBy(m.name, m.better, percent=m.percent) for m in self.task.measured)
 
     def site(self) -> Site:
         """Return a place to train in this process."""
@@ -242,9 +242,12 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
     """Try a user's own model out on the data's first examples."""
     rows = rows_of(task.visible(task.train), np.arange(min(EXAMPLES, task.train_examples)))
     inputs = task.make_inputs(rows, torch.Generator().manual_seed(config.seed))
-    # As it lies in memory in training: a `view` in a forward may take one way and not another.
-    inputs = arranged(inputs, pick_memory_format(config.local.memory_format, family))
-    try_out(config.model, family, task, inputs, task.make_target(rows))
+    device, asked = pick_device(config.engine.device), config.local.memory_format
+
+    def layout(submodel: int) -> torch.memory_format:
+        return pick_memory_format(asked, family, submodel, device)
+
+    try_out(config.model, family, task, inputs, task.make_target(rows), layout)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

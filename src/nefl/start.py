@@ -15,6 +15,7 @@ from nefl.elastic.adopt import ClassRows, adopt, recalibrate
 from nefl.elastic.file import load
 from nefl.errors import ConfigError
 from nefl.methods import family_of
+from nefl.references import check_code
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
 from nefl.tasks.task import rows_of
@@ -81,6 +82,7 @@ def read_trained(path: Path) -> Trained:
 def _read_run(path: Path) -> Trained:
     """Read a run's newest weights; its data only where it did not note its classes."""
     config, facts = stored_config(path), read_facts(path)
+    check_code(config, path, trusted=False)
     if facts is None:
         setting = prepare(config)
         return Trained(read_kept(path, setting.family), setting.task.class_names)

@@ -7,13 +7,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from nefl.artifacts.facts import versions, write_facts
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import RunFolder, stored_config
-from nefl.artifacts.summary import summarise
+from nefl.artifacts.summary import summarise, was_measured
 from nefl.client import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
@@ -24,6 +25,7 @@ from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
+from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
 from nefl.schedule import first_difference
 from nefl.setting import Setting, prepare, settings_checksum, with_absolute_paths
@@ -86,6 +88,7 @@ def train(
     else:
         config = config_from(config)
     config = with_absolute_paths(config)
+    remember_code(config)  # so that the run can be gone on with and evaluated unasked
     setting = prepare(config)
     first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
@@ -121,6 +124,7 @@ def resume(
     changed_code: bool = False,
     observers: Sequence[Observer] = (),
     connect: Connect | None = None,
+    trust_code: bool = False,
 ) -> RunResult:
     """Go on with a run that was stopped or killed; a finished one is returned as it is.
 
@@ -131,12 +135,14 @@ def resume(
         changed_code: go on although the source of a model or data function of one's own changed.
         observers: told of each round; see `Observer`.
         connect: as for `train`.
+        trust_code: import what the run names, though it was never named on this machine.
 
     Raises:
         NeflError: if there is no such run, or it is in use, damaged or has changed, or it cannot
-            have so many rounds.
+            have so many rounds, or names code of a stranger's.
     """
     check_observers(observers)
+    check_code(stored_config(Path(run)), Path(run), trusted=trust_code)
     folder = RunFolder(Path(run))
     try:
         config = folder.config
@@ -161,6 +167,11 @@ def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
     done = 0 if state is None else state.round_number
     if rounds < done:
         raise RunError(f"{folder.path}: has done {done} rounds, more than {rounds}; give more")
+    if rounds == done and not was_measured(folder.path, done):
+        raise RunError(
+            f"{folder.path}: round {done} was not evaluated, as a last round always is; give more "
+            "rounds than are done"
+        )
     steps = {
         local.epochs * batches_per_epoch(int(size), local.batch_size)
         for size in setting.partition.sizes
@@ -179,7 +190,12 @@ def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
 
 
 def evaluate(
-    run: str | Path, *, best: bool = False, recalibrate: bool = False, device: str | None = None
+    run: str | Path,
+    *,
+    best: bool = False,
+    recalibrate: bool = False,
+    device: str | None = None,
+    trust_code: bool = False,
 ) -> list[Evaluation]:
     """Measure every submodel of a run on its test set.
 
@@ -188,12 +204,14 @@ def evaluate(
         best: take the best checkpoint instead of the newest.
         recalibrate: measure batch norms anew over all clients' training data first.
         device: compute there instead of where the run was trained.
+        trust_code: as for `resume`.
 
     Raises:
-        NeflError: if there is no such run or no checkpoint.
+        NeflError: if there is no such run or no checkpoint, or it names code of a stranger's.
     """
     path = Path(run)
     config = stored_config(path)
+    check_code(config, path, trusted=trust_code)
     if device is not None:
         config = replace(config, engine=replace(config.engine, device=device))
     if recalibrate:
@@ -207,13 +225,21 @@ def evaluate(
         return engine.evaluate(state, range(1, len(setting.family) + 1))
 
 
-def draw_partition(run: str | Path) -> str:
+def draw_partition(run: str | Path, *, trust_code: bool = False) -> str:
     """Return a picture in text of how the classes spread over the clients of a run.
 
+    Args:
+        run: the run's folder.
+        trust_code: as for `resume`.
+
     Raises:
-        NeflError: if there is no such run.
+        NeflError: if there is no such run, or it names code of a stranger's.
     """
-    return prepare(stored_config(Path(run))).draw_partition()
+    config = stored_config(Path(run))
+    check_code(config, Path(run), trusted=trust_code)
+    setting = prepare(config)
+    check_unchanged(Path(run), setting.data_identity())
+    return setting.draw_partition()
 
 
 def _run(
@@ -250,7 +276,7 @@ def _train_on(
     observers: Sequence[Observer],
     connect: Connect | None,
 ) -> ServerState:
-    recorder = Recorder(folder, setting.config, state, setting.task.primary)
+    recorder = Recorder(folder, setting.config, state, setting.primary)
     with tuned_process(setting.config.engine.threads):
         if connect is None:
             engine = setting.engine(folder.partition)
@@ -277,15 +303,24 @@ def _why(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def pass_over(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing. Where one is ignored only now, Python complains of those
+    that came just before.
+    """
+
+
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Let an impatient second signal not spoil the checkpoint that the first one asked for."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPPING}
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number in before:
+        signal.signal(number, pass_over)
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # then it was not Python that had set it
+                signal.signal(number, handler)

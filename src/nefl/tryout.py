@@ -38,6 +38,7 @@ def try_out(
     learned: Learned,
     batch: Tensor,
     target: Tensor,
+    layout: Callable[[int], torch.memory_format] = lambda _: torch.contiguous_format,
 ) -> None:
     """Raise unless every submodel can be trained, measured and costed, and nests in what it means.
 
@@ -47,6 +48,8 @@ def try_out(
         learned: what it shall take and give, and the loss of that.
         batch: a few inputs.
         target: what is to be learned of them.
+        layout: how the inputs of a submodel, by its number, lie in memory in training: a `view` in
+            a forward may take one way and not another.
 
     Raises:
         NeflError: naming the submodel and module at fault, and the remedy.
@@ -59,10 +62,11 @@ def try_out(
             torch.manual_seed(number)
             module = family.build(spec)
             who = f"{name}: submodel {number}, {_class_of(module)}"
+            inputs = batch.contiguous(memory_format=layout(number))
             with own_code(f"{who}: forward of a batch {_shape(batch)}"):
-                _check_outputs(who, module, batch, learned.signature)
+                _check_outputs(who, module, inputs, learned.signature)
             with own_code(f"{who}: a step of training"):
-                _check_step(who, module, batch, target, LOSSES[method.loss], learned.loss_of)
+                _check_step(who, module, inputs, target, LOSSES[method.loss], learned.loss_of)
     signature = learned.signature
     _check_costs(name, family, signature)
     with own_code(f"{name}: the zero-extension check of its modules"):

@@ -1,6 +1,7 @@
 """What a run notes of itself, so that its folder can be read without its data or its code."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from nefl.artifacts.facts import read_facts
 from nefl.artifacts.runfolder import read_log
 from nefl.report.costs import costs_of
 from nefl.report.runs import read_run
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.training import train
 
 OWN_MODEL = """
@@ -53,17 +54,16 @@ def test_damaged_facts_are_none(tmp_path: Path) -> None:
     for text in ("{", "[]", json.dumps({"class_names": 3})):
         (tmp_path / "facts.json").write_text(text)
         assert read_facts(tmp_path) is None
+    (tmp_path / "facts.json").unlink()
+    os.mkfifo(tmp_path / "facts.json")
+    assert read_facts(tmp_path) is None, "and nobody waits"
 
 
-class Failing:
+class Failing(Observer):
     """An observer that breaks a run after its first round."""
 
     def round_done(self, state: object, report: RoundReport, evaluations: object) -> None:
         raise RuntimeError("the roof fell in")
-
-    def task_done(self, done: int, tasks: int) -> None: ...
-
-    def round_repeated(self, report: RoundReport, reason: str) -> None: ...
 
 
 def test_why_a_run_stopped_is_noted(quick: dict[str, Any], tmp_path: Path) -> None:

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from nefl.artifacts.identity import IDENTITY, check_unchanged, settle, write_identity
+from nefl.artifacts.identity import (
+    IDENTITY,
+    check_unchanged,
+    read_identity,
+    settle,
+    write_identity,
+)
 from nefl.artifacts.kept import checkpoints, read_kept
-from nefl.artifacts.runfolder import METRICS, RunFolder, read_log
+from nefl.artifacts.runfolder import METRICS, RunFolder, read_log, stored_config
+from nefl.artifacts.tensorfile import read_tensors
 from nefl.config import RunConfig
 from nefl.errors import RunError
 from nefl.methods import make_family
@@ -63,7 +70,7 @@ def test_checkpoints_elsewhere_are_refused_and_left(run: Path) -> None:
 def test_a_pipe_for_a_lock_is_refused_and_nobody_waits(run: Path) -> None:
     (run / ".lock").unlink()
     os.mkfifo(run / ".lock")
-    with pytest.raises(RunError, match=".lock: cannot be opened .is no regular file"):
+    with pytest.raises(RunError, match=".lock: cannot be opened .is a pipe, not a file"):
         RunFolder(run)
 
 
@@ -152,3 +159,27 @@ def test_a_kill_while_rounds_are_added_leaves_a_run_that_goes_on(run: Path) -> N
     settle(run, {"settings": "nine", "images": "a"}, allow_code=False)
     with pytest.raises(RunError, match="settings changed"):
         check_unchanged(run, {"settings": "five", "images": "a"})
+
+
+def test_pipes_and_links_for_notes_are_refused_and_nobody_waits(run: Path) -> None:
+    os.mkfifo(run / "identity.json")
+    with pytest.raises(RunError, match="identity.json: cannot be read .is a pipe, not a file"):
+        read_identity(run)
+    (run / "metrics.jsonl").unlink(missing_ok=True)
+    assert list(read_log(run)) == []
+    os.mkfifo(run / "metrics.jsonl")
+    with pytest.raises(OSError, match="is a pipe, not a file"):
+        list(read_log(run))
+    os.mkfifo(run / "c.safetensors")
+    with pytest.raises(RunError, match="c.safetensors: is a pipe, not a file"):
+        read_tensors(run / "c.safetensors")
+    (run / "config.json").rename(run.parent / "config.json")
+    (run / "config.json").symlink_to(run.parent / "config.json")
+    with pytest.raises(RunError, match="config.json: cannot be read .is a symbolic link"):
+        stored_config(run)
+
+
+def test_a_line_without_end_is_passed_over(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nefl.artifacts.runfolder.MAX_LINE", 30)
+    (run / "metrics.jsonl").write_text('{"event": "' + "x" * 100 + '"}\n{"event": "start"}\n')
+    assert list(read_log(run)) == [{"event": "start"}]

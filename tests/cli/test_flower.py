@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from nefl import ConfigError, RunError
 from nefl.cli.app import app
+from nefl.engines.flower.certificates import _write_new
 from nefl.engines.flower.run_settings import read_run_settings
 
 
@@ -88,6 +89,27 @@ def test_keys(tmp_path: Path) -> None:
         run("keys", str(tmp_path / "k"), "--host", "other")
 
 
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", "", "-x", "a b", "\x1b[1m", "x" * 65])
+def test_a_nodes_name_is_a_plain_one(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "deep" / "keys"
+    with pytest.raises(ConfigError, match="a node's name has 1 to 64"):
+        run("keys", str(folder), "--host", "h", "--node", "good", f"--node={name}")
+    assert not any(tmp_path.iterdir())  # names are looked at before anything is written
+
+
 def test_simulate_wants_an_app(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is no Flower app"):
         run("simulate", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "server.pem", "server.key", "a", "a.pub"])
+def test_keys_are_not_written_through_links(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "k"
+    folder.mkdir()
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=f"{name}: exists"):
+        run("keys", str(folder), "--host", "h", "--node", "a")
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(RunError, match=f"{name}: cannot be written"):
+        _write_new(folder / name, b"secret", 0o600)  # as if the link came just now
+    assert not (tmp_path / "elsewhere").exists()

@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.cli.profile import show_blocks, show_bytes, show_count
-from nefl.report.numbers import counted
+from nefl.errors import OwnCodeError
+from nefl.wording import counted
 
 from .conftest import run
 
@@ -150,19 +151,30 @@ def test_a_model_of_ones_own_is_profiled_if_its_corners_mean_the_same(tmp_path: 
     good = run("profile", "fusednet:apart", "--input", "1x8x8", "--json", cwd=tmp_path)
     assert good.returncode == 0, good.stderr
     assert len(json.loads(good.stdout)["submodels"]) == 2
-    told = run("profile", "fusednet:apart", "--input", "1x8x8", "--cohort", "1", cwd=tmp_path)
-    assert "submodels from the user's own list" in told.stdout
-    assert "an element is in 1 submodel or more" in " ".join(told.stdout.split())
-    assert "of 1 client or more" in " ".join(told.stdout.split())
-    guessed = run("profile", "fusednet:flat", cwd=tmp_path)
-    assert guessed.returncode == 2
-    assert "3x32x32 was taken: give that of your data" in guessed.stderr.splitlines()[0]
-    assert "Traceback" in guessed.stderr
     bad = run("profile", "fusednet:fused", "--input", "1x8x8", cwd=tmp_path)
     assert (bad.returncode, bad.stdout) == (2, "")
     # Its rows are the full layer's; what departs is what the whole makes of them.
     assert "head: submodel 1 gives another output there" in bad.stderr
     assert "axes of their own" in bad.stderr
+
+
+def test_what_is_said_of_a_model_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fusednet_told.py").write_text(FUSED, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    invoke = CliRunner().invoke
+    own = ["profile", "fusednet_told:apart"]
+    told = " ".join(invoke(app, [*own, "--input", "1x8x8", "--cohort", "1"]).stdout.split())
+    assert "submodels from the user's own list" in told
+    assert "an element is in 1 submodel or more" in told
+    assert "of 1 client or more" in told
+    for nothing in (["--classes", "0"], ["--input", "0x8x8"]):
+        assert "give 1 or more" in str(invoke(app, [*own, *nothing]).exception)
+    guessed = invoke(app, ["profile", "fusednet_told:flat"]).exception
+    assert isinstance(guessed, OwnCodeError)
+    assert "3x32x32 was taken: give that of your data" in str(guessed)
+    assert isinstance(guessed.__cause__, RuntimeError)
 
 
 def test_a_model_whose_corners_mean_something_else_is_not_trained(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nefl import files
 from nefl.data import ImageDataset, cache, load_dataset, open_cached
 from nefl.data.arrays import Decoded, Split
 from nefl.errors import DataError
@@ -244,8 +245,8 @@ def test_description_records_the_sources(tmp_path: Path) -> None:
 def test_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEFL_CACHE", "chosen")
     monkeypatch.setenv("XDG_CACHE_HOME", "xdg")
-    assert cache.default_cache() == Path("chosen")
+    assert files.default_cache() == Path("chosen")
     monkeypatch.delenv("NEFL_CACHE")
-    assert cache.default_cache() == Path("xdg/nefl")
+    assert files.default_cache() == Path("xdg/nefl")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.default_cache() == Path.home() / ".cache" / "nefl"
+    assert files.default_cache() == Path.home() / ".cache" / "nefl"

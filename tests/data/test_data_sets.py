@@ -2,13 +2,17 @@
 
 import os
 import socket
+import struct
 import textwrap
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nefl.data import DATASETS, POLICIES, hub, load_dataset, subset
+from nefl.data.images import decode_images
 from nefl.errors import ConfigError, DataError
 
 CIFAR10 = Path(
@@ -72,6 +76,8 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         load_dataset("mnist", cache=tmp_path)
     with pytest.raises(ConfigError, match="digits: unknown option 'scale'"):
         load_dataset("digits", cache=tmp_path, options={"scale": 2})
+    with pytest.raises(ConfigError, match="cifar10: option partial is 'no', expected true or"):
+        load_dataset("cifar10", cache=tmp_path, options={"partial": "no"})
     with pytest.raises(ConfigError, match="reads no files"):
         load_dataset("digits", root=tmp_path, cache=tmp_path)
     with pytest.raises(ConfigError, match=r"needs a root: a .npz file"):
@@ -222,3 +228,24 @@ def test_real_cifar10(tmp_path: Path) -> None:
         "truck",
         "truck",
     ]
+
+
+def test_arrays_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
+    good: dict[str, Any] = {"x_train": np.zeros((4, 8, 8), np.uint8), "y_train": np.arange(4)}
+    good |= {"x_test": good["x_train"], "y_test": good["y_train"]}
+    np.savez_compressed(
+        tmp_path / "b.npz", **good | {"x_train": np.zeros((80, 2**10, 2**10), "u1")}
+    )
+    with pytest.raises(DataError, match=r"b\.npz: \d+ bytes would unpack to 8"):
+        load_dataset("arrays", root=tmp_path / "b.npz", cache=tmp_path / "cache")
+    np.savez(tmp_path / "l.npz", **good | {"y_train": np.array([0, 1, 2, 2**62])})
+    with pytest.raises(DataError, match="has label 4611686018427387904, expected less than 100000"):
+        load_dataset("arrays", root=tmp_path / "l.npz", cache=tmp_path / "cache")
+
+
+def test_huge_images_of_a_folder_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
+    header = b"IHDR" + struct.pack(">IIBBBBB", 8_000, 8_000, 8, 2, 0, 0, 0)
+    picture = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header
+    picture += struct.pack(">I", zlib.crc32(header)) + struct.pack(">I", 0) + b"IDAT"
+    with pytest.raises(DataError, match="x: image of 8000x8000 pixels, at most 40 million"):
+        decode_images([("x", picture)], 1, None)

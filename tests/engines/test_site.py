@@ -1,4 +1,7 @@
 import gc
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,41 @@ from nefl.setting import prepare
 
 def test_narrow_networks_have_channels_last() -> None:
     narrow, wide = make_family("resnet20", "nefl-w"), make_family("resnet18", "nefl-w")
-    assert pick_memory_format("auto", narrow) is torch.channels_last
-    assert pick_memory_format("auto", wide) is torch.contiguous_format
-    assert pick_memory_format("contiguous", narrow) is torch.contiguous_format
-    assert pick_memory_format("channels_last", wide) is torch.channels_last
+    cpu = torch.device("cpu")
+    assert pick_memory_format("auto", narrow, 5, cpu) is torch.channels_last
+    assert pick_memory_format("auto", wide, 5, cpu) is torch.contiguous_format
+    assert pick_memory_format("contiguous", narrow, 5, cpu) is torch.contiguous_format
+    assert pick_memory_format("channels_last", wide, 5, cpu) is torch.channels_last
+
+
+STEPS_OF_THE_NARROWEST = """
+import torch
+from nefl.config_reading import config_from
+from nefl.setting import prepare
+from nefl.state import TrainTask
+from nefl.nesting.corners import extract
+data = {"name": "synthetic", "options": {"train": 256, "test": 16}}
+clients, engine = {"count": 2, "per_round": 1}, {"name": "serial", "device": "cpu"}
+setting = prepare(config_from({"data": data, "clients": clients, "engine": engine}))
+site, state = setting.site(), setting.initial_state()
+for number in range(1, 4):
+    site.train(TrainTask(number, 0, 1), extract(state, setting.family, 1))
+print("fine")
+"""
+
+
+def test_narrow_projections_spoil_no_memory() -> None:
+    """Strided 1×1 convolutions of 2 to 7 channels write past their memory with channels last."""
+    family = make_family("resnet8", "nefl-wd")  # 7, 10, 13, 15 and 16 channels
+    for device, wanted in (("cpu", torch.contiguous_format), ("cuda", torch.channels_last)):
+        for asked in ("auto", "channels_last"):
+            found = [pick_memory_format(asked, family, k, torch.device(device)) for k in (1, 2)]
+            assert found == [wanted, torch.channels_last]
+    checked = {**os.environ, "MALLOC_CHECK_": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS_OF_THE_NARROWEST], env=checked, capture_output=True, text=True
+    )
+    assert done.stdout == "fine\n", (done.returncode, done.stderr)
 
 
 def test_unknown_devices_are_refused() -> None:

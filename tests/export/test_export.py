@@ -189,6 +189,25 @@ def test_the_end_of_the_name_decides_where_no_format_is_given(
         format_for(Path("m.onnx"), "elastic", family=True)
 
 
+def test_a_pipe_is_refused_before_anything_is_made(digits_run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunError, match="pipe: is a pipe, not a file"):
+        nefl.export_submodel(digits_run, tmp_path / "pipe", submodel=1, format_name="onnx")
+    with pytest.raises(RunError, match="pipe: is a pipe, not a file"):
+        nefl.export_family(digits_run, tmp_path / "pipe")
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    quick: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = nefl.train(quick, tmp_path / "run").path
+    newest = run / "checkpoints" / "round-0000004.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    assert nefl.export_family(run, tmp_path / "file", images=10).card.rounds == 3
+    assert len(nefl.evaluate(run)) == 5
+    assert caplog.text.count("taking round 3 instead") == 2
+
+
 def test_a_card_is_plain_json(digits_run: Path, tmp_path: Path) -> None:
     from safetensors import safe_open
 

@@ -178,6 +178,37 @@ def test_tensors_of_another_type_or_shape_are_refused_by_name(
             Predictor(bad)
 
 
+@pytest.mark.parametrize("count", [4, 300_000])
+def test_cards_with_other_blocks_than_the_model_are_refused_before_a_network_is_built(
+    files: dict[str, Path], elastic_file: Path, tmp_path: Path, count: int
+) -> None:
+    def lie(card: dict[str, Any]) -> None:
+        for submodel in card["submodels"]:
+            submodel["spec"]["blocks"][0] = [1.0] * count
+            submodel["spec"]["inner_width"] = None
+
+    for path in (files["safetensors"], elastic_file):
+        metadata, tensors = read_tensors(path)
+        metadata[CARD_KEY] = _changed(metadata[CARD_KEY], lie)
+        metadata["sha256"] = checksum(tensors, metadata[CARD_KEY])
+        save_tensors(tmp_path / "lie.safetensors", tensors, metadata)
+        with pytest.raises(RunError, match=f"lie.*3 stages of {count}, 1, 1 blocks: resnet8 has"):
+            Predictor(tmp_path / "lie.safetensors")
+
+
+def test_weights_that_are_not_finite_are_refused(
+    files: dict[str, Path], elastic_file: Path, tmp_path: Path
+) -> None:
+    for path, name in (
+        (files["safetensors"], "conv1.weight"),
+        (elastic_file, "shared/conv1.weight"),
+    ):
+        bad = tmp_path / "bad.safetensors"
+        _rewritten(path, bad, lambda t, name=name: t[name].fill_(float("nan")))  # type: ignore[misc]
+        with pytest.raises(RunError, match="not finite"):
+            Predictor(bad)
+
+
 def test_a_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     for length in (2**24 + 1, 2**40, 2**64 - 1):
         (tmp_path / "h").write_bytes(length.to_bytes(8, "little") + b'{"a":1}')
@@ -279,6 +310,11 @@ HOSTILE: dict[str, Callable[[Members], None]] = {
     "guard": in_graph(lambda m: m.update(guards_code=[f"{TOUCH} is None"])),
     "operator": in_graph(lambda m: _nodes(m)[0].update(target="torch.os.system")),
     "file": in_graph(lambda m: _nodes(m)[0].update(target="torch.ops.aten.from_file.default")),
+    "backward": in_graph(
+        lambda m: _nodes(m)[0].update(
+            target="torch.ops.aten.max_pool2d_with_indices_backward.default"
+        )
+    ),
     "argument": in_graph(
         lambda m: _nodes(m)[0]["inputs"][3].update(arg={"as_operator": "torch.os.system"})
     ),

@@ -111,7 +111,7 @@ class Convolved(nn.Module):
 
 def shuffled(x: Tensor) -> Tensor:
     """Swap four groups of channels with their members."""
-    return x.unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2)
+    return x.reshape(len(x), 4, -1, *x.shape[2:]).transpose(1, 2).flatten(1, 2)
 
 
 def behind(culprit: nn.Module, channels: int, layers: int = 50) -> nn.Module:

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,20 @@ from nefl.web.connections import CONNECTIONS
 from tests.report.conftest import MakeRun, round_line
 
 
+@contextmanager
+def watching(folder: Path) -> Iterator[str]:
+    server = make_server([folder], 0)
+    threading.Thread(target=server.run, daemon=True).start()
+    yield address_of(server)
+    server.close()
+
+
 @pytest.fixture
 def served(make_run: MakeRun) -> Iterator[tuple[Path, str]]:
     log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3])]
     folder = make_run("going", log=log, settings={"rounds": 9})
-    server = make_server([folder], 0)
-    threading.Thread(target=server.run, daemon=True).start()
-    yield folder, address_of(server)
-    server.close()
+    with watching(folder) as address:
+        yield folder, address
 
 
 def get(address: str, path: str, **headers: str) -> tuple[int, str]:
@@ -80,3 +87,21 @@ def test_the_page_updates_itself(served: tuple[Path, str], browser: Browser) -> 
     )
     assert not said
     page.close()
+
+
+def test_a_second_seed_joins_while_the_page_is_watched(
+    make_run: MakeRun, browser: Browser, tmp_path: Path
+) -> None:
+    log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3])]
+    make_run("runs/first", log=log, settings={"rounds": 9})
+    with watching(tmp_path / "runs") as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("body[data-drawn]", timeout=120_000, state="attached")
+        make_run("runs/second", log=log, settings={"rounds": 9, "seed": 1})
+        page.wait_for_selector("#seeds", timeout=60_000)
+        assert page.input_value("#seeds") == "each"  # who watches wants to see each run go on
+        page.wait_for_selector("body[data-drawn]", timeout=120_000, state="attached")
+        lines = "() => document.querySelectorAll('[data-figure=curves] .mark-line path').length"
+        page.wait_for_function(f"({lines})() === 4", timeout=60_000)  # two submodels of each
+        page.close()

@@ -93,7 +93,8 @@ def test_runs_are_switched_and_hovered_and_their_names_stay_text(
 ) -> None:
     name = "<img src=x onerror=window.hacked=1>"
     first = make_run(name, [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
-    second = make_run("plain", [[0.2, 0.3], [0.3, 0.4], [0.4, 0.5]], settings={"seed": 1})
+    other = {"model.method": "fjord"}
+    second = make_run("plain", [[0.2, 0.3], [0.3, 0.4], [0.4, 0.5]], settings=other)
     opened = Opened(page, write(tmp_path / "report.html", first, second))
     runs_in = "() => document.querySelectorAll('[data-figure=curves] .mark-line path').length"
     assert page.evaluate(runs_in) == 2
@@ -115,6 +116,30 @@ def test_runs_are_switched_and_hovered_and_their_names_stay_text(
     assert any(name in tip for tip in tips), tips
     assert all("accuracy" in tip for tip in tips)
     assert page.evaluate("window.hacked") is None
+    opened.check()
+
+
+def test_seeds_are_averaged_and_drawn_each_on_request(
+    page: Page, make_run: MakeRun, tmp_path: Path
+) -> None:
+    paths = [
+        make_run(
+            f"{method}-{seed}",
+            [[0.1, 0.2], [0.3 + seed / 10, 0.5]],
+            settings={"model.method": method, "seed": seed},
+        )
+        for method in ("nefl-wd", "fjord")
+        for seed in (0, 1)
+    ]
+    opened = Opened(page, write(tmp_path / "report.html", *paths))
+    lines = "() => document.querySelectorAll('[data-figure=curves] .mark-line path').length"
+    assert page.evaluate(lines) == 2
+    page.select_option("#seeds", "each")
+    page.wait_for_function(f"({lines})() === 4")
+    page.locator("input[data-run]").first.uncheck()
+    page.wait_for_function(f"({lines})() === 3")
+    page.select_option("#seeds", "averaged")
+    page.wait_for_function(f"({lines})() === 2")
     opened.check()
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,17 @@ def test_strange_lines_are_unknown_not_fatal(make_run: MakeRun) -> None:
     assert run.rounds[0].trained == {}
     assert math.isnan(run.rounds[1].accuracy[1])
     assert run.rounds[1].seconds == 0
-    assert any("1 lines" in problem for problem in run.problems)
+    assert any("1 line of" in problem for problem in run.problems)
+
+
+def test_pipes_in_a_folder_are_named_and_nobody_waits(make_run: MakeRun) -> None:
+    path = make_run("piped")
+    for name in ("metrics.jsonl", "identity.json", "summary.json", "facts.json"):
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+    run = read_run(path)
+    assert run.problems == ("metrics.jsonl: cannot be read (is a pipe, not a file)",)
+    assert (run.summary, run.fingerprint, run.facts) == ({}, "", None)
 
 
 def test_settings_of_another_version_are_taken_and_named(make_run: MakeRun) -> None:
@@ -132,3 +143,16 @@ def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path, make_run: MakeRun)
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
     runs, _ = read_runs([make_run("x/same", [[0.1]]), make_run("y/same", [[0.1]])])
     assert len({run.name for run in runs}) == 2
+
+
+def test_numbers_without_end_are_no_counts() -> None:
+    from nefl.report.entries import read_round
+
+    huge = 10**400
+    entry = read_round(
+        {"round": 1, "accuracy": [huge], "loss": huge, "bytes_up": huge, "wall_seconds": huge,
+         "trained": {"9" * 5000: 1, "1": huge, "2": 3}}
+    )  # fmt: skip
+    assert entry is not None
+    assert entry.trained == {1: 0, 2: 3}
+    assert entry.bytes_up == 0

@@ -14,10 +14,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, expect
 
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, RunError
 from nefl.export.source import open_run
 from nefl.serving.app import LARGE_PLACES, ServeApp
 from nefl.serving.predictor import Prediction, Predictor
@@ -89,6 +90,8 @@ def test_programs_get_json(port: int, picture: bytes) -> None:
         ("/predict?fits=size", b"x", "POST", 400),
         ("/predict?other=1", b"x", "POST", 400),
         ("/predict?submodel", b"x", "POST", 400),
+        ("/predict?submodel=9&submodel=1", b"x", "POST", 400),
+        ("/predict?submodel=%D9%A1", b"x", "POST", 400),
         ("/predict?submodel=1&fits=macs%3C1M", b"x", "POST", 400),
         ("/predict", None, "GET", 405),
         ("/", b"x", "POST", 405),
@@ -158,6 +161,31 @@ def test_large_pictures_wait_in_a_lane_of_their_own(elastic_file: Path, picture:
         assert post(large) == 503
         go_on.set()
     assert sorted(f.result() for f in floods) == [200] * LARGE_PLACES + [503] * 6
+
+
+def test_answers_that_are_not_finite_are_none(
+    elastic_file: Path, picture: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor(elastic_file)
+    monkeypatch.setattr(predictor, "_logits", lambda *_: torch.full((1, 10), float("nan")))
+    with pytest.raises(RunError, match="not finite"):
+        predictor(picture)
+    body = {"CONTENT_LENGTH": str(len(picture)), "wsgi.input": io.BytesIO(picture)}
+    with pytest.raises(Refusal) as refused:
+        ServeApp(predictor).answer({"REQUEST_METHOD": "POST", "PATH_INFO": "/predict", **body})
+    assert refused.value.status == 500
+
+
+def test_json_has_no_numbers_that_parsers_refuse(elastic_file: Path) -> None:
+    predictor = Predictor(elastic_file)
+
+    class Odd:
+        card, latencies = predictor.card, [float("nan")] * len(predictor.latencies)
+
+    answer = ServeApp(cast("Predictor", Odd())).answer(
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/model"}
+    )
+    assert b"NaN" not in answer.body
 
 
 def test_many_at_once_are_answered_or_told_to_come_again(port: int, picture: bytes) -> None:
@@ -233,3 +261,12 @@ def test_limits_that_make_no_sense_are_refused(elastic_file: Path) -> None:
         make_server(predictor, port=70_000)
     with pytest.raises(ConfigError, match="give 1 or more"):
         make_server(predictor, port=0, concurrency=0)
+
+
+def test_an_answer_repeats_little_of_the_query(port: int, picture: bytes) -> None:
+    long = "y" * 3000
+    for query in (f"submodel={long}", f"fits={long}", f"{long}=1"):
+        status, answer, _ = ask(port, f"/predict?{query}", picture)
+        assert (status, answer["error"].count("y") < 110) == (400, True)
+    assert "once" in ask(port, "/predict?submodel=1&submodel=1", picture)[1]["error"]
+    assert "no number" in ask(port, "/predict?submodel=%D9%A1", picture)[1]["error"]

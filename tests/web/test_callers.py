@@ -25,6 +25,23 @@ def test_where_others_reach_it_addresses_and_given_names_are_answered(listens: s
             callers.check(host, None)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:80@evil.example",
+        "localhost:",
+        "localhost:٣",
+        "[::1]evil.example",
+        "[::1]:x",
+        "[]",
+    ],
+)
+def test_what_follows_a_name_is_a_port_or_the_name_is_foreign(host: str) -> None:
+    for listens in ("127.0.0.1", "::"):
+        with pytest.raises(Refusal, match="403"):
+            Callers(listens).check(host, None)
+
+
 def test_pages_of_elsewhere_may_not_ask() -> None:
     callers = Callers("127.0.0.1")
     callers.check("127.0.0.1:8000", "http://127.0.0.1:8000")

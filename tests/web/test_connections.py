@@ -91,17 +91,25 @@ def test_a_silent_connection_has_an_end_and_a_busy_one_has_none(server: Any) -> 
     wait_until(lambda: len(server.active_channels) == 1)
     server.maintenance(time.time() + IDLE_SECONDS + 1)
     assert read_all(silent) == 0
-    honest = connect(server, WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    honest = connect(server, WHOLE)
     server.maintenance(time.time())
     assert read_all(honest) > LARGE
 
 
 def test_who_has_kept_us_waiting_longest_makes_room(server: Any) -> None:
     held = [connect(server, WHOLE[:20]) for _ in range(CONNECTIONS + 10)]
-    honest = connect(server, WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    honest = connect(server, WHOLE)
     assert read_all(honest) > LARGE
     assert read_all(held[0]) == 0
     assert len(server.active_channels) <= CONNECTIONS + 1
+    for connection in held:
+        connection.close()
+
+
+def test_many_requests_in_one_go_hold_no_thread(server: Any) -> None:
+    held = [connect(server, WHOLE * 20) for _ in range(4)]  # the server has two threads
+    honest = connect(server, WHOLE)
+    assert read_all(honest) > LARGE
     for connection in held:
         connection.close()
 
@@ -111,3 +119,18 @@ def test_an_address_that_cannot_be_had_is_refused(server: Any) -> None:
         open_server(int(server.effective_port))
     with pytest.raises(ConfigError, match="port 70000"):
         open_server(70_000)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        WHOLE[:-2] + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        WHOLE.replace(b"GET /", b"GET http://[/"),
+    ],
+)
+def test_numbers_and_addresses_that_are_none_get_a_400_and_no_trace(
+    server: Any, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(server, sent) as connection:
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
+    assert not caplog.records

@@ -1,6 +1,8 @@
 """The client."""
 
-from flwr.app import Context
+from typing import cast
+
+from flwr.app import ConfigRecord, Context
 from torch import nn
 
 from nefl import TrainTask  # nefl:
@@ -8,11 +10,13 @@ from nefl.flower import nested_client  # nefl:
 from quickstart import task as work
 
 
-def train(model: nn.Module, _task: TrainTask, context: Context) -> tuple[int, dict[str, float]]:
+def train(
+    model: nn.Module, _task: TrainTask, context: Context, config: ConfigRecord
+) -> tuple[int, dict[str, float]]:
     """Train the model that came with the message. nefl: it is loaded already, and not sent back."""
     loader, _ = load(context)
-    epochs, rate = context.run_config["local-epochs"], context.run_config["lr"]
-    loss = work.train(model, loader, int(epochs), float(rate))
+    epochs, rate = context.run_config["local-epochs"], cast("float", config["lr"])
+    loss = work.train(model, loader, int(epochs), rate)
     return work.count(loader), {"train_loss": loss}
 
 

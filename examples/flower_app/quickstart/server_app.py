@@ -2,7 +2,7 @@
 
 import logging
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from nefl.artifacts.checkpoint import state_sha256  # nefl:
@@ -22,6 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     result = strategy.start(
         grid=grid,
         initial_arrays=strategy.initial_arrays(),  # nefl: was ArrayRecord(Net().state_dict())
+        train_config=ConfigRecord({"lr": float(context.run_config["lr"])}),
         num_rounds=int(context.run_config["num-server-rounds"]),
     )
     state = strategy.state_of(result.arrays)  # nefl: `nefl.extract` cuts any of the three out

@@ -36,6 +36,18 @@ class SubmodelCard:
     accuracy: float | None = None
     images: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse figures that no submodel has."""
+        if self.number < 1:
+            raise ConfigError(f"submodel {self.number}: they are numbered from 1")
+        if min(self.params, self.macs, self.memory, self.images) < 0:
+            raise ConfigError(
+                f"submodel {self.number}: params {self.params}, macs {self.macs}, memory "
+                f"{self.memory}, images {self.images}: give 0 or more"
+            )
+        if self.accuracy is not None and not 0 <= self.accuracy <= 1:  # nan is not either
+            raise ConfigError(f"submodel {self.number}: accuracy {self.accuracy}: give 0 to 1")
+
 
 @dataclass(frozen=True)
 class Card:
@@ -79,10 +91,14 @@ class Card:
             raise ConfigError(f"image sides {sides}: give 1 to 4096 pixels")
         if len(self.mean) != channels or len(self.std) != channels:
             raise ConfigError(f"{len(self.mean)} means, {len(self.std)} deviations: {channels} fit")
-        if not all(math.isfinite(m) and s > 0 for m, s in zip(self.mean, self.std, strict=True)):
-            raise ConfigError("mean and std: give finite means and deviations above 0")
+        if not all(
+            math.isfinite(m) and 0 < s < math.inf for m, s in zip(self.mean, self.std, strict=True)
+        ):
+            raise ConfigError("mean and std: give finite means, and finite deviations above 0")
         if not self.class_names or not self.submodels:
             raise ConfigError("a card names its classes and its submodels")
+        if len(set(self.class_names)) < len(self.class_names):
+            raise ConfigError("class_names: each class needs a name of its own")
 
 
 _ADAPTER = TypeAdapter(Card)

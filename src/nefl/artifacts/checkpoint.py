@@ -14,6 +14,7 @@ from nefl.nesting.spec import Family, Layout
 from nefl.state import ServerState
 
 FORMAT = "nefl-state-1"
+MAX_DIGITS = 9  # of a round's number; Python reads none of more than 4300
 
 
 def state_sha256(state: ServerState) -> str:
@@ -69,7 +70,7 @@ def load_state(path: Path, family: Family) -> ServerState:
         check_layout(path, mine, {name: layout[name] for name in family.own_names(k)})
     ordered = {name: shared[name] for name in family.global_layout}
     number = metadata.get("round_number", "")
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > MAX_DIGITS:
         raise RunError(f"{path}: is damaged: it does not say which round it is of")
     state = ServerState(int(number), ordered, tuple(own))
     if state_sha256(state) != metadata.get("state_sha256"):

@@ -1,46 +1,25 @@
 """What a run was made of, noted when it starts, so that its folder can be read without its data."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.runfolder import FACTS, write_json
+from nefl.files import read_small
 from nefl.nesting.profile import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.parsing import parse_json
+from nefl.state import MeasuredBy
 
 MAX_COUNTS = 200_000
 """Label counts beyond this many numbers are not noted; they would outweigh the log."""
-
-
-@dataclass(frozen=True)
-class MeasuredBy:
-    """A metric as reports need to know it.
-
-    Attributes:
-        name: its name in the log.
-        better: whether a good value is high (`up`) or low (`down`).
-        percent: whether people read it in percent.
-    """
-
-    name: str = "accuracy"
-    better: Literal["up", "down"] = "up"
-    percent: bool = True
-
-    def best(self, values: Sequence[float]) -> float:
-        """Return the best of some values."""
-        return max(values) if self.better == "up" else min(values)
-
-    def reached(self, value: float, target: float) -> bool:
-        """Whether a value is as good as a target."""
-        return value >= target if self.better == "up" else value <= target
 
 
 @dataclass(frozen=True)
@@ -96,7 +75,7 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:
-        values: Mapping[str, Any] = parse_json((run / FACTS).read_text(encoding="utf-8"))
+        values: Mapping[str, Any] = parse_json(read_small(run / FACTS))
         return _ADAPTER.validate_python(values)
     except (OSError, ValueError, ValidationError):
         return None

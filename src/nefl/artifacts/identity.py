@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nefl.errors import RunError
-from nefl.files import refuse_link, write_atomically
+from nefl.files import read_small, refuse_link, write_atomically
 from nefl.parsing import parse_json
 
 IDENTITY = "identity.json"
@@ -33,10 +33,14 @@ def read_identity(run: Path) -> dict[str, Any] | None:
     path = run / IDENTITY
     refuse_link(path)
     try:
-        known = parse_json(path.read_text(encoding="utf-8"))
+        known = parse_json(read_small(path))
     except FileNotFoundError:
         return None
-    except (ValueError, OSError):
+    except OSError as error:
+        raise RunError(
+            f"{path}: cannot be read ({error.strerror}); delete it to go on without its check"
+        ) from None
+    except ValueError:
         known = None
     if not isinstance(known, dict):
         raise RunError(f"{path}: is damaged; delete it to go on without its check")

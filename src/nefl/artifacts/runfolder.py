@@ -30,7 +30,10 @@ from nefl.state import ServerState
 CONFIG, PARTITION = "config.json", "partition.safetensors"
 METRICS, SUMMARY, LOCK = "metrics.jsonl", "summary.json", ".lock"
 FACTS = "facts.json"
-OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER)
+MAX_LINE = 2**24
+"""Characters of one line of the log; a round of 100,000 clients needs some ten million."""
+
+OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER, "tensorboard")
 
 
 class RunFolder:
@@ -223,23 +226,30 @@ def stored_config(run: Path) -> RunConfig:
     if not there:
         raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
     try:
-        return config_from(read_config(run / CONFIG), str(run / CONFIG))
+        return config_from(read_config(run / CONFIG, stored=True), str(run / CONFIG))
     except ConfigError as error:
         raise RunError(str(error)) from None
 
 
 def read_log(run: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run's log. A line that a kill cut off is passed over."""
+    """Yield the events of a run's log; none if there is no log.
+
+    A line that a kill cut off, or that is longer than any of ours, is passed over.
+
+    Raises:
+        OSError: if it is a link, a pipe or a folder, or cannot be read.
+    """
     path = run / METRICS
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    event = parse_json(line)
-                except ValueError:
-                    continue
-                if isinstance(event, dict):
-                    yield event
+    if not os.path.lexists(path):
+        return
+    with open(path, encoding="utf-8", errors="replace", opener=open_without_links) as file:
+        for line in iter(lambda: file.readline(MAX_LINE), ""):
+            try:
+                event = parse_json(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event
 
 
 def _open_log(path: Path) -> IO[str]:

@@ -1,18 +1,17 @@
 """What came out of a run, told from its log and its final weights."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.artifacts.facts import MeasuredBy
 from nefl.artifacts.runfolder import read_log
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.spec import Family
-from nefl.state import ServerState
+from nefl.state import MeasuredBy, ServerState
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class _Round:
     """What a summary takes of a round's entry in the log."""
 
     round: int
-    metrics: Mapping[str, tuple[float | None, ...]] | None = None
+    metrics: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     trained: Mapping[int, int] = field(default_factory=dict)
     wall_seconds: float = 0.0
     bytes_down: int = 0
@@ -41,12 +40,14 @@ class _Round:
 _ROUND = TypeAdapter(_Round)
 
 
-def _is_round(event: Mapping[str, Any]) -> bool:
+def _read(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a summary takes of a line, each in its type; nothing if it is no round's."""
+    if event.get("event") != "round":
+        return None
     try:
-        _ROUND.validate_python({key: v for key, v in event.items() if v is not None})
+        return asdict(_ROUND.validate_python(event))
     except ValidationError:
-        return False
-    return event.get("event") == "round"
+        return None
 
 
 def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
@@ -54,25 +55,34 @@ def rounds_of(run: Path, until: int) -> list[dict[str, Any]]:
 
     A line that does not have the fields of a round, or others in their place, is passed over.
     """
-    entries = {event["round"]: event for event in read_log(run) if _is_round(event)}
+    events = ({key: v for key, v in event.items() if v is not None} for event in read_log(run))
+    entries = {entry["round"]: entry for entry in map(_read, events) if entry is not None}
     return [entry for number, entry in sorted(entries.items()) if number <= until]
 
 
 def averages(run: Path, until: int, metric: str) -> list[float]:
     """Return the means of a metric over submodels that a run's log has up to a round."""
-    found = (r.get("metrics", {}).get(metric) for r in rounds_of(run, until))
+    found = (r["metrics"].get(metric) for r in rounds_of(run, until))
     return [_mean(values) for values in found if values and None not in values]
+
+
+def was_measured(run: Path, round_number: int) -> bool:
+    """Whether the submodels were measured after a round."""
+    rounds = rounds_of(run, round_number)
+    return bool(rounds and rounds[-1]["round"] == round_number and rounds[-1]["metrics"])
 
 
 def summarise(run: Path, family: Family, state: ServerState, primary: MeasuredBy) -> dict[str, Any]:
     """Return what came out of a run; `primary` is what "worst", "average" and "best" speak of."""
     rounds = rounds_of(run, state.round_number)
-    trained = [{int(k): n for k, n in r.get("trained", {}).items()} for r in rounds]
+    trained: list[dict[int, int]] = [r["trained"] for r in rounds]
     updates = {k: sum(t.get(k, 0) for t in trained) for k in range(1, len(family) + 1)}
     covering = {
         key: min_coverage(family, dict.fromkeys(key, 1)) > 0 for key in map(frozenset, trained)
     }
-    measured = next((r["metrics"] for r in reversed(rounds) if r.get("metrics")), {})
+    measured: Mapping[str, Sequence[float | None]] = next(
+        (r["metrics"] for r in reversed(rounds) if r["metrics"]), {}
+    )
     values = measured.get(primary.name, [])
     known = [value for value in values if value is not None]
     return {
@@ -83,10 +93,10 @@ def summarise(run: Path, family: Family, state: ServerState, primary: MeasuredBy
         "average": _mean(known) if known and len(known) == len(values) else None,
         "best": primary.best(known) if known else None,
         "rounds": state.round_number,
-        "seconds": sum(r.get("wall_seconds", 0.0) for r in rounds),
-        "bytes_down": sum(r.get("bytes_down", 0) for r in rounds),
-        "bytes_up": sum(r.get("bytes_up", 0) for r in rounds),
-        "failures": sum(len(r.get("failures", ())) for r in rounds),
+        "seconds": sum(r["wall_seconds"] for r in rounds),
+        "bytes_down": sum(r["bytes_down"] for r in rounds),
+        "bytes_up": sum(r["bytes_up"] for r in rounds),
+        "failures": sum(len(r["failures"]) for r in rounds),
         "coverage": {
             "updates_by_submodel": updates,
             "fewest_updates_of_an_element": min_coverage(family, updates),
@@ -103,7 +113,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _simulated(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     """Return simulated seconds over all rounds, and how many clients took part on average."""
-    times = [r["simulated"] for r in rounds if r.get("simulated")]
+    times = [r["simulated"] for r in rounds if r["simulated"]]
     if not times:
         return None
     return {

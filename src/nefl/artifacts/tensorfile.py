@@ -1,5 +1,6 @@
 """Safetensors files as nefl reads and writes them: sound headers, tensors that share no memory."""
 
+import stat
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nefl.errors import RunError
+from nefl.files import kind_of
 
 MAX_HEADER = 16 * 2**20
 """Bytes of names, shapes and notes; a family of 100,000 classes needs two million."""
@@ -51,6 +53,9 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def _read(path: Path, *, values: bool) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
+            raise RunError(f"{path}: is {kind_of(mode)}, not a file")
         with path.open("rb") as start:
             (length,) = struct.unpack("<Q", start.read(8).ljust(8, b"\xff"))
         if length > MAX_HEADER:

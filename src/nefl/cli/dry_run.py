@@ -13,7 +13,7 @@ from nefl.cli.progress import show_duration
 from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
 from nefl.estimate import RunCost, estimate_run
-from nefl.report.numbers import counted
+from nefl.wording import counted
 
 _DAY = 86_400
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from nefl.artifacts.runfolder import to_json
 from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.terminal import console_for_tables, say
+from nefl.cli.train import TrustCode
 from nefl.elastic.budget import parse_budget
 from nefl.errors import ConfigError
 from nefl.export.compare import MAX_ACCURACY_LOSS
@@ -48,6 +49,7 @@ def export(
         float, typer.Option(help="Accuracy that int8 may lose.")
     ] = MAX_ACCURACY_LOSS,
     measure: Annotated[bool, typer.Option(help="Measure latency and peak memory.")] = True,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write a submodel as a plain network, or all as an elastic file, and check the file."""
@@ -60,7 +62,7 @@ def export(
                 "an elastic file holds all submodels in float32: leave out --submodel, --fits "
                 "and --quantize"
             )
-        family = export_family(run, out, best=best, images=images)
+        family = export_family(run, out, best=best, images=images, trust_code=trust_code)
         if as_json:
             say(to_json(_plain(family), indent=2))
         else:
@@ -77,6 +79,7 @@ def export(
         images=images,
         max_loss=max_loss,
         measure=measure,
+        trust_code=trust_code,
     )
     if as_json:
         say(to_json(_plain(done), indent=2))

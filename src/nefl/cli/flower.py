@@ -86,13 +86,16 @@ def keys(
     """Make the certificates of a server and the keys of nodes."""
     _need_flower()
     from nefl.engines.flower.certificates import make_certificates, make_node_key
+    from nefl.engines.flower.registry import check_node_name
 
+    for name in node or []:
+        check_node_name(name)  # before anything is written
     files = make_certificates(folder, host)
     say(f"{files.authority}  for everybody")
     say(f"{files.certificate}  for the server")
     say(f"{files.key}  for the server, secret")
     for name in node or []:
-        public = make_node_key(folder / name)
+        public = make_node_key(folder, name)
         say(f"{folder / name}  for node {name}, secret")
         say(f"{public}  to register it with")
 

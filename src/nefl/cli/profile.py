@@ -1,7 +1,7 @@
 """`nefl profile`: what each submodel of a family costs."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,12 +9,14 @@ import torch
 import typer
 from rich import box
 from rich.table import Table
+from torch import Tensor
 
 from nefl.cli.terminal import console_for_tables, say
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import family_of
-from nefl.models.table import LARGE_INPUTS
+from nefl.models.images import SMALL_IMAGES
+from nefl.models.table import find_design
 from nefl.nesting.coverage import (
     ExpectedCoverage,
     expected_coverage,
@@ -22,18 +24,21 @@ from nefl.nesting.coverage import (
     uncovered,
 )
 from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
 from nefl.references import is_reference
 from nefl.report.family import family_figure
-from nefl.report.numbers import counted
 from nefl.report.numbers import show_bytes as show_bytes
 from nefl.report.numbers import show_count as show_count
 from nefl.report.output import write_output
 from nefl.report.vega import draw
+from nefl.tasks.losses import cross_entropy
 from nefl.tryout import EXAMPLES, try_out
+from nefl.wording import counted
 
 MAX_BATCH = 1_000_000
+MAX_DIGITS = 9
 
 
 def profile(
@@ -41,9 +46,12 @@ def profile(
         str, typer.Argument(help="resnet18, vit_b_16, …, or package.module:function.")
     ],
     method: Annotated[str, typer.Option(help="A method, such as nefl-wd or heterofl.")] = "nefl-wd",
-    classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
+    classes: Annotated[
+        int | None, typer.Option(help="Classes to tell apart, or numbers to foretell.")
+    ] = None,
     input_shape: Annotated[
-        str | None, typer.Option("--input", help="CxHxW; 3x32x32, or 3x224x224 for large models.")
+        str | None,
+        typer.Option("--input", help="One example: CxHxW, columns of a table, tokens of a text."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Batch size that the training memory is for.")] = 32,
     ratios: Annotated[
@@ -57,22 +65,23 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show each submodel's size and cost: parameters, MACs, training memory, bytes sent."""
-    shape = parse_shape(input_shape or ("3x224x224" if model in LARGE_INPUTS else "3x32x32"))
+    own = is_reference(model)
+    signature = _signature(SMALL_IMAGES if own else find_design(model).usual, input_shape, classes)
     if not 1 <= batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
     if cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
     shares = None if ratios is None else tuple(parse_ratios(ratios))
     chosen = ModelConfig(model, method, shares)
-    family = family_of(chosen, classes, shape)
-    if is_reference(model):
-        _try_out(chosen, family, classes, shape, guessed=input_shape is None)
-    rows = profile_family(family, shape, batch)
+    family = family_of(chosen, signature)
+    if own:
+        _try_out(chosen, family, signature, guessed=input_shape is None)
+    rows = profile_family(family, signature, batch)
     report = {
         "model": model,
         "method": method,
-        "classes": classes,
-        "input": list(shape),
+        "classes": signature.outputs,
+        "input": list(signature.input_shape),
         "batch": batch,
         "family": family.source,
         "submodels": [asdict(row) for row in rows],
@@ -94,24 +103,35 @@ def profile(
         _show(report, rows)
 
 
-def _try_out(
-    model: ModelConfig,
-    family: Family,
-    classes: int,
-    shape: tuple[int, int, int],
-    *,
-    guessed: bool,
-) -> None:
+def _signature(usual: Signature, shape: str | None, classes: int | None) -> Signature:
+    """Return what a model is costed for: as usual, but for what the command says."""
+    if classes is not None:
+        # A transformer that writes texts gives as many numbers as it knows tokens.
+        usual = replace(usual, outputs=classes, tokens=classes if usual.each_token else 0)
+    return usual if shape is None else replace(usual, input_shape=parse_shape(shape))
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """Telling classes apart, as any model may be tried out on."""
+
+    signature: Signature
+
+    def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Return the mean cross-entropy."""
+        return cross_entropy(outputs, target)
+
+
+def _try_out(model: ModelConfig, family: Family, signature: Signature, *, guessed: bool) -> None:
     """Try a user's own model out on noise, as training does on its data."""
-    batch = torch.randn(EXAMPLES, *shape, generator=torch.Generator().manual_seed(0))
+    target = torch.zeros(EXAMPLES, dtype=torch.int64)
     try:
-        try_out(model, family, batch, torch.zeros(EXAMPLES, dtype=torch.int64), classes)
+        try_out(model, family, _Classes(signature), signature.noise(EXAMPLES), target)
     except OwnCodeError as error:
         if not guessed:
             raise
-        told = "x".join(map(str, shape))
         raise OwnCodeError(
-            f"{error}; no --input was given, so {told} was taken: give that of your data, as in "
+            f"{error}; no --input was given, so {signature.shown} was taken: give that of your data, as in "
             "--input 1x28x28, and its --classes"
         ) from error.__cause__
 
@@ -122,17 +142,16 @@ def _coverage(family: Family, cohort: int) -> ExpectedCoverage:
     return expected_coverage(family, cohort, even)
 
 
-def parse_shape(text: str) -> tuple[int, int, int]:
-    """Read `CxHxW`.
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read `CxHxW`, or any other number of sizes.
 
     Raises:
         ConfigError: if that is not what the text says.
     """
     parts = text.lower().replace("×", "x").split("x")
-    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise ConfigError(f"input {text!r}: give channels, height and width, as in 3x32x32")
-    channels, height, width = map(int, parts)
-    return channels, height, width
+    if not all(part.strip().isdecimal() and len(part) < MAX_DIGITS for part in parts):
+        raise ConfigError(f"input {text!r}: give sizes, as in 3x32x32 (channels, height, width)")
+    return tuple(map(int, parts))
 
 
 def parse_ratios(text: str) -> list[float]:
@@ -152,8 +171,9 @@ def parse_ratios(text: str) -> list[float]:
 def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     shape = "×".join(map(str, report["input"]))
     cover = report["expected_coverage"]
+    classes = counted(report["classes"], "class")
     table = Table(
-        title=f"{report['model']} under {report['method']}, {report['classes']} classes, {shape}",
+        title=f"{report['model']} under {report['method']}, {classes}, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
         f"{report['batch']}; an element is in {counted(report['min_coverage'], 'submodel')} or "
         f"more, and trained by {cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or "

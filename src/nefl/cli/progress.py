@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from nefl.report.numbers import show_duration as show_duration
-from nefl.rounds import RoundReport
+from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import told
 from nefl.state import Evaluation, ServerState
 
@@ -16,7 +16,7 @@ LINE_SECONDS = 10
 """Seconds between plain lines, where no evaluation has something to say earlier."""
 
 
-class ProgressObserver:
+class ProgressObserver(Observer):
     """Shows rounds done, time left, losses, what was measured, and every failed client.
 
     Args:
@@ -48,7 +48,7 @@ class ProgressObserver:
         """Move the bar within a round."""
         if self._bar is not None and self._first_round is not None:
             finished = int(self._bar.tasks[0].completed)
-            self._bar.update(self._task, completed=finished + (done + 1) / (tasks + 1))
+            self._bar.update(self._task, completed=finished + done / (tasks + 1))
 
     def round_done(
         self, state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None

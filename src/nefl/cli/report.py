@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from nefl.cli.terminal import say
-from nefl.report.numbers import counted, show_bytes
+from nefl.report.numbers import show_bytes
 from nefl.report.output import write_output
 from nefl.report.page import make_page
 from nefl.report.runs import read_runs
+from nefl.wording import counted
 
 
 def report(

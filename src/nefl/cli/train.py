@@ -25,10 +25,10 @@ from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
-from nefl.report.numbers import counted
 from nefl.report.published import ALIKE
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_of
+from nefl.wording import counted
 
 EXIT_INTERRUPTED = 130
 DEFAULT_RECIPE = "digits"
@@ -37,6 +37,10 @@ Engine = Annotated[str | None, typer.Option(help="serial, workers or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core if left out.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code that the run names, though it is not yours."),
+]
 TensorBoard = Annotated[bool, typer.Option(help="Also write logs for TensorBoard.")]
 
 
@@ -98,6 +102,7 @@ def resume(
             "--changed-code", help="Go on although your model's or data's source changed."
         ),
     ] = False,
+    trust_code: TrustCode = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +114,12 @@ def resume(
 
     def go(observers: Sequence[Observer]) -> training.RunResult:
         return training.resume(
-            run, engine=other, rounds=rounds, changed_code=changed_code, observers=observers
+            run,
+            engine=other,
+            rounds=rounds,
+            changed_code=changed_code,
+            observers=observers,
+            trust_code=trust_code,
         )
 
     _carry_out(go, config, _Place(run), tensorboard=tensorboard, as_json=as_json)
@@ -123,10 +133,13 @@ def evaluate(
         typer.Option("--recalibrate", help="Measure batch norms over the training data first."),
     ] = False,
     device: Device = None,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure every submodel of a run on its test set."""
-    found = training.evaluate(run, best=best, recalibrate=recalibrate, device=device)
+    found = training.evaluate(
+        run, best=best, recalibrate=recalibrate, device=device, trust_code=trust_code
+    )
     measured = {name: [e.values[name] for e in found] for name in found[0].values}
     if as_json:
         primary = next(iter(measured))
@@ -140,9 +153,11 @@ def evaluate(
         console_for_tables().print(metrics_table(measured))
 
 
-def partition(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
+def partition(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")], trust_code: TrustCode = False
+) -> None:
     """Draw how the classes spread over the clients of a run."""
-    say(training.draw_partition(run))
+    say(training.draw_partition(run, trust_code=trust_code))
 
 
 def with_engine(
@@ -232,7 +247,7 @@ def terminate_as_interrupt() -> Iterator[None]:
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for number in training.STOPPING:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, training.pass_over)
         raise KeyboardInterrupt
 
     for number in training.STOPPING:

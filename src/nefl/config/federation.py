@@ -102,7 +102,7 @@ class ServerConfig(Part):
     """
 
     weighting: Literal["equal", "examples"] = "equal"
-    examples_limit: float = 5.0
+    examples_limit: float = 2.0
     quorum: float = 0.5
     attempts: int = 3
     evaluate_every: int = 10

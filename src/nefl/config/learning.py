@@ -125,7 +125,7 @@ class LocalConfig(Part):
         )
         for key in ("learning_rate", "momentum", "weight_decay"):
             value = getattr(self, key)
-            require(0 <= value < 1e6, f"local.{key} is {value}: give 0 or more")
+            require(0 <= value < 1e6, f"local.{key} is {value}: give 0 or more, below 1e6")
         require(self.momentum < 1, f"local.momentum is {self.momentum}: give less than 1")
         require(self.clip_norm is None or self.clip_norm >= 0, "local.clip_norm: give 0 or more")
 

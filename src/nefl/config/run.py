@@ -62,7 +62,7 @@ class RunConfig(Part):
 
     def __post_init__(self) -> None:
         """Refuse runs without end or beginning."""
-        require(0 <= self.seed < 2**63, f"seed is {self.seed}: give 0 or more")
+        require(0 <= self.seed < 2**63, f"seed is {self.seed}: give 0 to {2**63 - 1}")
         require(1 <= self.rounds <= 10**7, f"rounds is {self.rounds}: give 1 to 10000000")
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from nefl.data.arrays import Split
 from nefl.data.augment import POLICIES, BatchTransform, Policy, Transform, make_transform
-from nefl.data.cache import default_cache, open_cached
+from nefl.data.cache import open_cached
 from nefl.data.catalog import DATASETS, DatasetInfo
 from nefl.data.columns import Columns, Dataset, Examples
 from nefl.data.datasets import find_dataset, load_dataset
@@ -25,7 +25,6 @@ __all__ = [
     "Subset",
     "Transform",
     "choose_part",
-    "default_cache",
     "draw_label_distribution",
     "find_dataset",
     "load_dataset",

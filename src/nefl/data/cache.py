@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -28,14 +27,6 @@ _PARTS = ("train", "test")
 _DESCRIPTION = "dataset.json"
 _DIGEST_CHARACTERS = 12
 _log = logging.getLogger(__name__)
-
-
-def default_cache() -> Path:
-    """`$NEFL_CACHE`, else `$XDG_CACHE_HOME/nefl`, else `~/.cache/nefl`."""
-    if chosen := os.environ.get("NEFL_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nefl"
 
 
 def cache_prefix(name: str, identity: Mapping[str, object]) -> str:

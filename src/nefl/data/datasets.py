@@ -10,7 +10,6 @@ from nefl.data.arrays import image_examples
 from nefl.data.cache import (
     cache_folder,
     cache_prefix,
-    default_cache,
     newest_cached,
     open_cached,
     open_or_build,
@@ -21,6 +20,7 @@ from nefl.data.idx import DEBIAN_FASHION_MNIST
 from nefl.data.readers import READERS, read_options
 from nefl.data.sources import HUB, OWN, content_digest, files_state, find_source
 from nefl.errors import ConfigError, DataError
+from nefl.files import default_cache
 
 Presence = Literal["cached", "here", "absent"]
 

@@ -26,6 +26,10 @@ def read_npz(path: Path) -> Decoded:
     Raises:
         DataError: the file does not parse, lacks an array, or holds Python objects.
     """
+    if path.is_dir():
+        raise DataError(
+            f"{path}: is a folder, expected a .npz file; a folder of images is data.name = 'images'"
+        )
     return decoded_arrays(load_npz(path), str(path))
 
 
@@ -48,12 +52,19 @@ def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         ) from error
 
 
+def names_classes(path: Path) -> bool:
+    """Whether a sound `.npz` file says what its classes are called."""
+    with np.load(path, allow_pickle=False) as content:
+        return "class_names" in content.files
+
+
 def _check_packed(path: Path, content: object) -> None:
     """Refuse a small file that unpacks to gigabytes; images are never packed so tightly."""
     if not isinstance(content, np.lib.npyio.NpzFile):
         raise DataError(f"{path}: a single array; save the four with numpy.savez")
-    archive: zipfile.ZipFile = content.zip
-    unpacked, packed = sum(e.file_size for e in archive.infolist()), path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    packed = path.stat().st_size
     if unpacked > max(_MIN_BOMB, _MOST_PACKED * packed):
         raise DataError(
             f"{path}: {packed} bytes would unpack to {unpacked}, at most {_MOST_PACKED} times as "

@@ -4,6 +4,7 @@ import numpy as np
 
 from nefl.data.partition import Partition
 from nefl.data.subsets import Labels
+from nefl.wording import counted
 
 _SHADES = " .:-=+*#%@"  # plain ASCII: readable in any terminal and log
 _MOST_ROWS = 20
@@ -20,7 +21,8 @@ def draw_label_distribution(partition: Partition, labels: Labels, classes: int) 
     shown = min(partition.clients, _MOST_ROWS)
     width = 2 if classes <= _WIDE_CLASSES else 1
     number = len(str(partition.clients - 1))
-    lines = [f"{partition.clients} clients, {len(partition.indices)} examples, {classes} classes"]
+    whole = {"client": partition.clients, "example": len(partition.indices), "class": classes}
+    lines = [", ".join(counted(count, noun) for noun, count in whole.items())]
     for client in range(shown):
         total = int(counts[client].sum())
         # Rounded up: a class that is there at all leaves a mark.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.columns import Examples
+from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners
 from nefl.errors import DataError
 
@@ -18,14 +18,15 @@ def read_digit_strokes() -> Examples:
     from nefl.data.builtin import read_digits
 
     decoded = read_digits()
-    train, test = (
+    made: list[Columns] = [
         {
             # [N, 1, steps, numbers] to [N, numbers, steps]
             SERIES: np.ascontiguousarray(part.images[:, 0].transpose(0, 2, 1), dtype=np.float32),
             TARGET: part.labels,
         }
         for part in (decoded.train, decoded.test)
-    )
+    ]
+    train, test = made
     return described(train, test, list(decoded.class_names))
 
 

@@ -82,7 +82,9 @@ def find_source(name: str, root: Path | None, options: Mapping[str, object]) -> 
 def _known_source(name: str, root: Path | None, options: Mapping[str, object]) -> Source:
     info = DATASETS[name]
     _check_options(name, options, ("partial", "valid"))
-    use_valid, partial = _use_valid(name, options), bool(options.get("partial", False))
+    use_valid, partial = _use_valid(name, options), options.get("partial", False)
+    if not isinstance(partial, bool):
+        raise ConfigError(f"{name}: option partial is {partial!r}, expected true or false")
     if root is None:
         return Source(
             {"hub": info.hub},

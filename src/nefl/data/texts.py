@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.columns import Examples
+from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
 from nefl.errors import ConfigError, DataError
 
@@ -182,13 +182,11 @@ def next_token_examples(
         columns.append((rows, owners))
     names = sorted({str(owner) for _, owners in columns for owner in owners})
     numbers = {name: number for number, name in enumerate(names)}
-    train, test = (
-        {
-            TOKENS: rows,
-            CLIENT: np.asarray([numbers[str(owner)] for owner in owners], dtype=np.int64),
-        }
+    made: list[Columns] = [
+        {TOKENS: rows, CLIENT: np.asarray([numbers[str(owner)] for owner in owners], np.int64)}
         for rows, owners in columns
-    )
+    ]
+    train, test = made
     facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": "bytes"}
     return Examples(train, test, facts | {"owners": names if owned else []})
 

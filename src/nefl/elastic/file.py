@@ -29,6 +29,11 @@ from nefl.nesting.spec import Family, build_on_meta
 from nefl.state import ServerState, Tensors
 
 FORMAT = "nefl-elastic-1"
+OPENERS = {
+    FORMAT: "it has a whole family: open it with nefl.load",
+    "nefl-submodel-1": "it has one submodel: open it with nefl.open_model",
+}
+"""What opens each kind of safetensors file that nefl writes."""
 MEAN, VARIANCE = ".measured_mean", ".measured_variance"
 
 
@@ -142,9 +147,9 @@ def read_checked(path: Path, format_name: str) -> tuple[Card, dict[str, Tensor]]
     metadata, tensors = read_tensors(path)
     found = metadata.get("format")
     if found != format_name:
+        opener = OPENERS.get(found or "", "give a file that `nefl export` wrote")
         raise RunError(
-            f"{path}: holds {found or 'no nefl format'}, expected {format_name}; "
-            "give a file that `nefl export` wrote"
+            f"{path}: holds {found or 'no nefl format'}, expected {format_name}; {opener}"
         )
     if checksum(tensors, metadata.get(CARD_KEY, "")) != metadata.get("sha256"):
         raise RunError(

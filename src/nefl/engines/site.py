@@ -1,6 +1,7 @@
 """One place where clients train: their data, and a module for each submodel, on one device."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ from nefl.tasks.task import Task, rows_of
 NARROW = 64
 """Channels up to which a network trains faster with channels last, as measured on CPUs."""
 
+SAFE_CHANNELS = 8
+"""Input channels from which strided 1×1 convolutions can be trusted with channels last."""
 
 UNFIT = {
     "meta": "holds no values",
@@ -57,12 +60,34 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_memory_format(name: str, family: Family) -> torch.memory_format:
-    """Return how images lie in memory; `auto` goes by the width of the full model."""
+def pick_memory_format(
+    name: str, family: Family, submodel: int, device: torch.device
+) -> torch.memory_format:
+    """Return how images of a submodel lie in memory; `auto` goes by the width of the full model.
+
+    Channels never come last where torch's kernels for that spoil memory, whatever is asked for.
+    """
     if name == "auto":
         channels = stage_channels(family.meta_module(len(family)))
         name = "channels_last" if channels and max(channels) <= NARROW else "contiguous"
-    return torch.channels_last if name == "channels_last" else torch.contiguous_format
+    if name == "contiguous" or (device.type == "cpu" and _spoils(family.meta_module(submodel))):
+        return torch.contiguous_format
+    return torch.channels_last
+
+
+def _spoils(module: nn.Module) -> bool:
+    """Whether a convolution writes past its memory when channels come last.
+
+    On CPUs with AVX2 (oneDNN in torch 2.13), the backward pass of a strided 1×1 convolution with 2
+    to 7 input channels does. The process then dies, or goes on with wrong numbers.
+    """
+    return any(
+        isinstance(child, nn.Conv2d)
+        and child.kernel_size == (1, 1)
+        and max(child.stride) > 1
+        and child.in_channels // child.groups < SAFE_CHANNELS
+        for child in module.modules()
+    )
 
 
 class Site:
@@ -97,16 +122,20 @@ class Site:
         self._test = _Examples(task.visible(task.test), device)
         self._test_rows = subset(task, config).test
         method = find_method(config.model.method)
-        self._how = LocalTraining(
+        how = LocalTraining(
             config.local,
             config.schedule,
             config.rounds,
             config.seed,
             method.clip_norm if config.local.clip_norm is None else config.local.clip_norm,
             task,
-            pick_memory_format(config.local.memory_format, family),
-            LOSSES[method.loss],
+            loss=LOSSES[method.loss],
         )
+        asked = config.local.memory_format
+        self._how = {
+            k: replace(how, memory_format=pick_memory_format(asked, family, k, device))
+            for k in range(1, len(family) + 1)
+        }
         self._compile = config.local.compile
         self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
 
@@ -123,19 +152,20 @@ class Site:
     def train(self, task: TrainTask, tensors: Tensors) -> ClientUpdate:
         """Train a task from a submodel's tensors; the update lives until the next call."""
         model = self._load(task.submodel, tensors)
-        return train(task, model, self._train.take(self._partition.client(task.client)), self._how)
+        rows = self._train.take(self._partition.client(task.client))
+        return train(task, model, rows, self._how[task.submodel])
 
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""
         model = self.ready(chunk.submodel, tensors)
         rows = self._test.take(self._test_rows[chunk.start : chunk.stop])
-        return score_chunk(model, rows, self._task, self._how.memory_format)
+        return score_chunk(model, rows, self._task, self._how[chunk.submodel].memory_format)
 
     def ready(self, submodel: int, tensors: Tensors) -> nn.Module:
         """Return a submodel as it is evaluated; it lives until the next call."""
         model = self._load(submodel, tensors)
         if self.measures_norms:
-            measure_norms(model, self._training_batches(), self._how.memory_format)
+            measure_norms(model, self._training_batches(), self._how[submodel].memory_format)
         return model.eval()
 
     def _training_batches(self) -> Iterator[Tensor]:

@@ -50,7 +50,8 @@ def _reply(**content: Any) -> bytes:
 
 
 def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
-    sys.path[:0] = [path for path in given["path"] if path not in sys.path]
+    # In the server's order: the current folder comes last there, and may hold anything.
+    sys.path[:] = given["path"] + [path for path in sys.path if path not in given["path"]]
     config = config_from(given["config"])
     tune_process(config.engine.threads)
     learned = open_task(config, open_cached(Path(given["dataset"]), verify=False))

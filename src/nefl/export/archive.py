@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nefl.artifacts.card import CARD_KEY
+from nefl.export.operators import is_allowed
 
 MAX_JSON = 64 * 2**20
 """Bytes of a description; that of ResNet110 takes three million."""
@@ -36,18 +37,6 @@ _MODE = re.compile(r"[\w ,.>-]*", re.ASCII)  # a rounding, a padding, the equati
 _VERSION = re.compile(r"[\w.+-]*", re.ASCII)
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": [], "treespec_namedtuple_fields": {}}
 _CODE = ("as_operator", "as_graph", "as_custom_obj", "custom_obj")
-
-_OPERATOR = re.compile(r"torch\.ops\.(?P<space>\w+)\.(?P<op>\w+)\.\w+", re.ASCII)
-_PYTHON = re.compile(
-    r"_operator\.(add|sub|mul|floordiv|mod|neg|getitem|ge|gt|le|lt|eq|ne)"
-    r"|torch\.sym_(int|max|min|not|ite)"
-)
-_PRIVATE = (
-    "_assert_scalar", "_assert_tensor_metadata", "_softmax", "_log_softmax", "_to_copy",
-    "_native_batch_norm_legit_no_training", "_adaptive_avg_pool2d",
-)  # fmt: skip
-# These open files, or give tensors memory that is not their own.
-_UNSAFE = re.compile(r"from_file|set|set_|resize\w*|as_strided\w*|\w*storage\w*|\w*unsafe\w*")
 
 _FUNCTIONS = ("Add", "Mul", "FloorDiv", "CeilDiv", "Mod", "PythonMod", "Max", "Min", "ToFloat",
               "Eq", "Ne", "Ge", "Gt", "Le", "Lt", "And", "Or", "Not",
@@ -159,15 +148,7 @@ def _matching(pattern: re.Pattern[str], text: str, key: str) -> str:
 
 
 def _operator(target: str) -> str:
-    found = _OPERATOR.fullmatch(target)
-    if found is None:
-        known = _PYTHON.fullmatch(target) is not None
-    elif found["space"] == "aten":
-        op = found["op"]
-        known = (not op.startswith("_") or op in _PRIVATE) and not _UNSAFE.fullmatch(op)
-    else:
-        known = found["space"] == "quantized_decomposed"
-    if not known:
+    if not is_allowed(target):
         raise ArchiveError(
             f"calls {target[:80]!r}, which is not among the operators that nefl lets an archive "
             "call; export the network to ONNX"

@@ -66,6 +66,7 @@ def export_submodel(
     images: int = IMAGES,
     max_loss: float = MAX_ACCURACY_LOSS,
     measure: bool = True,
+    trust_code: bool = False,
 ) -> Export:
     """Write a submodel of a run as a plain network, and check the file in its own runtime.
 
@@ -80,6 +81,7 @@ def export_submodel(
         images: test images for the comparison.
         max_loss: accuracy that int8 may lose.
         measure: whether to measure latency and peak memory.
+        trust_code: import what the run names, though it was never named on this machine.
 
     Raises:
         NeflError: if something is missing, nothing fits, or the file differs from the model.
@@ -91,12 +93,11 @@ def export_submodel(
             "into one file with the format elastic"
         )
     format_name = format_for(path, format_name, family=False)
-    if images < 1:
-        raise ConfigError(f"images {images}: give 1 or more to compare on")
+    _check_images(images)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
-    source = open_run(run, best=best)
+    source = open_run(run, best=best, trust_code=trust_code)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
     assert submodel is not None  # noqa: S101 -- one of the two is given
@@ -106,6 +107,11 @@ def export_submodel(
     # A process of its own can rebuild nefl's models from their names, and no others.
     alone = format_name != "safetensors" or done.card.model in MODELS
     return replace(done, measured=measure_file(path)) if measure and alone else done
+
+
+def _check_images(images: int) -> None:
+    if images < 1:
+        raise ConfigError(f"images {images}: give 1 or more to compare on")
 
 
 def _write(
@@ -196,18 +202,26 @@ class ElasticExport:
 
 
 def export_family(
-    run: str | Path, out: str | Path, *, best: bool = False, images: int = IMAGES
+    run: str | Path,
+    out: str | Path,
+    *,
+    best: bool = False,
+    images: int = IMAGES,
+    trust_code: bool = False,
 ) -> ElasticExport:
     """Write all submodels of a run to one elastic file, and check each of them.
+
+    Arguments are those of `export_submodel`.
 
     Raises:
         NeflError: if something is missing or a submodel differs from the trained one.
     """
     path = Path(out)
+    _check_images(images)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
-    source = open_run(run, best=best)
+    source = open_run(run, best=best, trust_code=trust_code)
     numbers = tuple(range(1, len(source.setting.family) + 1))
     trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
     inputs, labels = source.test_batch(images)

@@ -10,6 +10,7 @@ from nefl.artifacts.card import Card
 from nefl.errors import ConfigError, RunError
 from nefl.export import executorchfile, onnxfile, plainfile, torchfile
 from nefl.export.runner import Runner, Save, try_out
+from nefl.nesting.spec import Builder
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,21 @@ def recognise(path: Path) -> str:
     )
 
 
-def open_model(path: str | Path) -> Runner:
+def open_model(path: str | Path, build: Builder | None = None) -> Runner:
     """Open an exported submodel in the runtime that its file is for.
+
+    Args:
+        path: the file.
+        build: the builder of a model of the user's own, for a safetensors file, which may name no
+            code to run.
 
     Raises:
         ConfigError: if that runtime is not installed.
         RunError: if the file is missing, foreign, cut off, damaged, or not as it describes itself.
     """
     place = Path(path)
-    runner = FORMATS[recognise(place)].open(place)
+    name = recognise(place)
+    plain = name == "safetensors"
+    runner = plainfile.open_plain(place, build) if plain else FORMATS[name].open(place)
     try_out(place, runner.card, runner)
     return runner

@@ -66,7 +66,7 @@ def _builder(card: Card) -> ModelBuilder:
     if card.model not in MODELS:
         raise RunError(
             f"{card.model!r} is no model of nefl's own, and a file may not name code to run; "
-            "export it to ONNX, or give its builder: open_plain(file, build)"
+            "export it to ONNX, or give its builder: nefl.open_model(file, build)"
         )
     method = find_method(card.method)
     signature = Signature(card.input_shape, len(card.class_names))

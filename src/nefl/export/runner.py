@@ -43,7 +43,7 @@ def try_out(path: Path, card: Card, predict: Callable[[Tensor], Tensor]) -> None
     """Let a network answer for one empty image, as a card describes its inputs and answers.
 
     Raises:
-        RunError: if it does not take such inputs, or gives other answers.
+        RunError: if it does not take such inputs, or gives other answers, or none that are finite.
     """
     shape, wanted = (1, *card.input_shape), (1, len(card.class_names))
     try:
@@ -56,6 +56,11 @@ def try_out(path: Path, card: Card, predict: Callable[[Tensor], Tensor]) -> None
             f"{path}: does not take inputs of shape {shape}, which its description names "
             f"({reason[:200]}); export it again"
         ) from None
+    if logits.dtype == torch.float32 and not bool(logits.isfinite().all()):
+        raise RunError(
+            f"{path}: answers with numbers that are not finite: its weights are damaged, or "
+            "training went astray; export another checkpoint"
+        )
     if logits.dtype != torch.float32 or tuple(logits.shape) != wanted:
         raise RunError(
             f"{path}: answers with {found}, but its description names classes for float32 "

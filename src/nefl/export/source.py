@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, SubmodelCard
-from nefl.artifacts.identity import warn_of_changed_code
+from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import stored_config
 from nefl.engines.site import Site
@@ -19,6 +19,7 @@ from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
+from nefl.references import check_code
 from nefl.server.evaluate import BATCH
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
@@ -70,7 +71,7 @@ class Source:
             rounds=self.state.round_number,
             class_names=task.class_names,
             image_shape=tuple(task.facts["image_shape"]),
-            input_shape=image_shape_of(task.signature),
+            input_shape=task.signature.input_shape,
             mean=tuple(task.facts["mean"]),
             std=tuple(task.facts["std"]),
             submodels=tuple(map(self.describe, numbers)),
@@ -97,21 +98,25 @@ def _spaced(rows: np.ndarray, count: int) -> np.ndarray:
     return np.asarray(rows[places])
 
 
-def open_run(run: str | Path, *, best: bool = False) -> Source:
+def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -> Source:
     """Open a run to export from.
 
     Args:
         run: its folder; it may be in use.
         best: take the best checkpoint instead of the newest.
+        trust_code: import what the run names, though it was never named on this machine.
 
     Raises:
-        NeflError: if there is no such run or checkpoint, or its data cannot be had.
+        NeflError: if there is no such run or checkpoint, its data cannot be had or has changed, or
+            it names code of a stranger's.
     """
     path = Path(run)
     config = stored_config(path)
+    check_code(config, path, trusted=trust_code)
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
     setting = prepare(replace(config, engine=engine, local=local))
+    check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)
     family, state = serving(setting.family, state)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
 from nefl.errors import RunError
 from nefl.export.archive import ArchiveError, rebuild
+from nefl.export.operators import guard
 from nefl.export.quantize import EXTRA, quantize
 from nefl.export.runner import Save, TorchRunner, quiet
 from nefl.extras import need
@@ -55,6 +56,7 @@ def open_archive(path: Path) -> TorchRunner:
     try:
         with quiet():
             network = torch.export.load(io.BytesIO(data)).module()
+            guard(network)
     except Exception as error:  # whatever the loader stumbles over, the file is at fault
         raise RunError(f"{path}: torch does not take it ({error})") from None
     return TorchRunner(card, network)

@@ -33,6 +33,11 @@ class Conv1dDesign:
         return tuple((1.0,) * blocks for _, blocks in self.stages)
 
     @property
+    def usual(self) -> Signature:
+        """What it takes and gives where nothing else is said."""
+        return Signature((3, 128), 6)
+
+    @property
     def inits(self) -> Iterable[str]:
         """The names of first weights it knows."""
         return CONV1D_INITS

@@ -50,6 +50,11 @@ class DecoderDesign:
         return ((1.0,) * self.depth,)
 
     @property
+    def usual(self) -> Signature:
+        """What it takes and gives where nothing else is said."""
+        return Signature((64,), 256, tokens=256, each_token=True)
+
+    @property
     def inits(self) -> Iterable[str]:
         """The names of first weights it knows."""
         return DECODER_INITS
@@ -87,7 +92,7 @@ class ToHeads(nn.Module):
         """Map [batch, tokens, dim] to [batch, heads, tokens, head_dim]."""
         heads, head_dim, _ = self.weight.shape
         mapped = functional.linear(x, self.weight.flatten(0, 1))
-        return mapped.unflatten(-1, (heads, head_dim)).transpose(1, 2)
+        return mapped.view(*mapped.shape[:-1], heads, head_dim).transpose(1, 2)
 
 
 class FromHeads(nn.Module):

@@ -37,6 +37,10 @@ class Design(Protocol):
         """The block vectors of the global model: 1 for every block."""
 
     @property
+    def usual(self) -> Signature:
+        """What it takes and gives where nothing else is said."""
+
+    @property
     def inits(self) -> Iterable[str]:
         """The names of first weights it knows."""
 

@@ -2,6 +2,15 @@
 
 from nefl.nesting.signature import Signature
 
+SMALL_IMAGES = Signature((3, 32, 32), 10)
+"""Ten classes of small colour images, as CIFAR-10 has them."""
+
+LARGE_IMAGES = Signature((3, 224, 224), 10)
+"""Ten classes of images of the size that ImageNet's networks take."""
+
+LARGE_PATCH = 16
+"""Sides of patches from which a transformer is made for large images."""
+
 SMALLEST, LARGEST = 8, 1024
 """Sides of an image in pixels."""
 

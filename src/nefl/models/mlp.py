@@ -39,6 +39,11 @@ class MLPDesign:
         return ((1.0,) * self.depth,)
 
     @property
+    def usual(self) -> Signature:
+        """What it takes and gives where nothing else is said."""
+        return Signature((30,), 2)
+
+    @property
     def inits(self) -> Iterable[str]:
         """The names of first weights it knows."""
         return MLP_INITS

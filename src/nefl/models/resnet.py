@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nefl.models.design import Making, Norm
-from nefl.models.images import image_misfit
+from nefl.models.images import LARGE_IMAGES, SMALL_IMAGES, image_misfit
 from nefl.nesting.modules import Exit, StaticBatchNorm2d, StepSize
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, SubmodelSpec, kept_channels
@@ -48,6 +48,11 @@ class ResNetDesign:
     def full_blocks(self) -> Blocks:
         """The block vectors of the global model."""
         return tuple((1.0,) * blocks for _, blocks in self.stages)
+
+    @property
+    def usual(self) -> Signature:
+        """What it takes and gives where nothing else is said."""
+        return LARGE_IMAGES if self.stem == "large" else SMALL_IMAGES
 
     @property
     def inits(self) -> Iterable[str]:

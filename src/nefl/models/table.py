@@ -10,6 +10,7 @@ from nefl.errors import ConfigError
 from nefl.models.conv1d import Conv1dDesign
 from nefl.models.decoder import DecoderDesign
 from nefl.models.design import Design, Making, Norm
+from nefl.models.images import SMALL_IMAGES
 from nefl.models.mlp import MLPDesign
 from nefl.models.resnet import ResNetDesign
 from nefl.models.vit import ViTDesign
@@ -46,9 +47,6 @@ MODELS: dict[str, Design] = {
     "mlp": MLPDesign(dim=128, inner=256, depth=4),
     "conv1d": Conv1dDesign(((32, 2), (64, 2), (128, 2))),
 }
-
-SMALL_IMAGES = Signature((3, 32, 32), 10)
-"""Ten classes of small colour images, as CIFAR-10 has them."""
 
 LARGE_INPUTS = ("wide_resnet101_2", "vit_b_16")
 """Models that the paper trains on 224×224 images; the others get 32×32."""
@@ -97,9 +95,20 @@ class ModelBuilder:
         return find_design(self.name).full_blocks
 
     def __call__(self, spec: SubmodelSpec) -> nn.Module:
-        """Build the module of a spec."""
+        """Build the module of a spec.
+
+        Raises:
+            ConfigError: if it has other stages or blocks than the model.
+        """
+        design = find_design(self.name)
+        found, known = (list(map(len, blocks)) for blocks in (spec.blocks, design.full_blocks))
+        if found != known:  # told before anything is built: a file may describe any number
+            raise ConfigError(
+                f"{len(found)} stages of {str(found)[1:40].rstrip(']')} blocks: {self.name} has "
+                f"{len(known)} of {str(known)[1:-1]}; give 0 for a block that is left out"
+            )
         making = Making(self.signature, self.norm, self.learned_steps, self.init)
-        return find_design(self.name).build(spec, making)
+        return design.build(spec, making)
 
 
 def find_design(name: str) -> Design:

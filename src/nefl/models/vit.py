@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nefl.models.design import Making
-from nefl.models.images import image_misfit
+from nefl.models.images import LARGE_IMAGES, LARGE_PATCH, SMALL_IMAGES, image_misfit
 from nefl.nesting.modules import Exit, StepSize
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, SubmodelSpec, kept_channels
@@ -45,6 +45,11 @@ class ViTDesign:
     def full_blocks(self) -> Blocks:
         """The block vectors of the global model."""
         return ((1.0,) * self.depth,)
+
+    @property
+    def usual(self) -> Signature:
+        """What it takes and gives where nothing else is said."""
+        return LARGE_IMAGES if self.patch >= LARGE_PATCH else SMALL_IMAGES
 
     @property
     def inits(self) -> Iterable[str]:

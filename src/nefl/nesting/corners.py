@@ -21,10 +21,11 @@ def extract(state: ServerState, family: Family, submodel: int) -> dict[str, Tens
 
     Shared tensors are views into the state: nothing is copied, so do not train them in place.
     """
+    layout = family.layout(submodel)
     own = state.per_submodel[submodel - 1]
     return {
         name: own[name] if name in own else state.shared[name][corner(info.shape)]
-        for name, info in family.layout(submodel).items()
+        for name, info in layout.items()
     }
 
 

@@ -26,8 +26,9 @@ from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta, holds
 EXACT = 20_000_000
 """Parameters up to which the check computes in float64."""
 
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-3}
-"""Differences that rounding explains, as a share of the largest output. What an early module does
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Differences that rounding explains, as a share of the largest output: nefl's own models, up to
+125 million parameters, differ by 1e-13 and 2e-6 at most. What an early module does
 wrong may fade behind fifty others; in float64 even a trace of it is no rounding.
 """
 

@@ -74,7 +74,8 @@ def _label_counts(each: Told) -> tuple[Sequence[str], Counts]:
         return (), ()
     try:
         options = dict(data.options)
-        dataset = load_dataset(data.name, root=data.root, cache=data.cache, options=options)
+        # Into the reader's own cache: a run that is looked at does not say where to write.
+        dataset = load_dataset(data.name, root=data.root, options=options)
         partition = Partition.load(run.path / PARTITION)
         counts = partition.label_counts(dataset.train.labels, dataset.classes)
     except (NeflError, OSError, IndexError) as error:

@@ -15,9 +15,9 @@ from nefl.report.gathering import (
     say_setting,
     varied_keys,
 )
-from nefl.report.numbers import counted
 from nefl.report.published import ALIKE, Published, published_for
 from nefl.report.runs import Run, mean
+from nefl.wording import counted
 
 MEASURES = ("worst", "average", "best")
 

@@ -18,7 +18,6 @@ from nefl.config import ModelConfig, RunConfig
 from nefl.data import make_transform
 from nefl.data.catalog import DATASETS
 from nefl.data.partition import Partition
-from nefl.engines.site import augmentation
 from nefl.errors import NeflError
 from nefl.methods import capability_levels, family_of
 from nefl.nesting.profile import SubmodelProfile, profile_family

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_LARGEST = 2**63
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -106,7 +108,8 @@ def _failures(event: Mapping[str, Any]) -> tuple[Failure, ...]:
 
 
 def _by_submodel(value: Any) -> dict[int, Any]:
-    return {int(k): v for k, v in _table(value).items() if str(k).isdecimal() and int(k) > 0}
+    numbers = {k: v for k, v in _table(value).items() if str(k).isdecimal() and len(str(k)) < 10}
+    return {int(k): v for k, v in numbers.items() if int(k) > 0}
 
 
 def _table(value: Any) -> Mapping[Any, Any]:
@@ -118,7 +121,9 @@ def _list(value: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # Whole numbers without end are no counts of anything, and cannot be made real ones.
+    small = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return small or isinstance(value, float)
 
 
 def _real(value: Any) -> float:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nefl.data.catalog import DATASETS
-from nefl.report.numbers import counted
 from nefl.report.runs import Run
+from nefl.wording import counted
 
 WITHOUT_EFFECT = (
     "seed",

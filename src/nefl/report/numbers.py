@@ -3,11 +3,6 @@
 import math
 
 
-def counted(count: int, noun: str) -> str:
-    """Write how many of something there are, as in 1 round, 5 rounds."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def show_count(count: float) -> str:
     """Write a large number for people, as in 6.711M."""
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):

@@ -18,10 +18,10 @@ from nefl.config import RunConfig
 from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
-from nefl.files import open_without_links
+from nefl.files import open_without_links, read_small
 from nefl.parsing import parse_json
 from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
-from nefl.report.numbers import counted
+from nefl.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,7 +209,7 @@ def read_run(path: str | Path) -> Run:
 
 def _settings(path: Path, problems: list[str]) -> tuple[dict[str, Any], RunConfig | None]:
     try:
-        values = read_config(path / CONFIG)
+        values = read_config(path / CONFIG, stored=True)
     except ConfigError as error:
         raise RunError(str(error)) from None
     defaults = flatten(RunConfig().to_dict())
@@ -282,7 +282,7 @@ def _is_held(path: Path) -> bool:
 def _noted(path: Path) -> Mapping[str, Any]:
     """Return what a JSON file of the folder holds, nothing where it is not there or damaged."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_small(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -12,8 +12,9 @@ from nefl.config import RunConfig
 from nefl.config_reading import flatten
 from nefl.report.costs import bytes_spent, macs_spent
 from nefl.report.datasets import Told
-from nefl.report.numbers import counted, show_bytes, show_count, show_duration, show_percent
+from nefl.report.numbers import show_bytes, show_count, show_duration, show_percent
 from nefl.report.runs import Run, mean
+from nefl.wording import counted
 
 MOST_FAILURES = 100
 """Failures listed one by one; more are only counted."""

@@ -1,13 +1,13 @@
 """The pages and answers of `nefl serve`."""
 
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl
 
+from nefl.artifacts.runfolder import to_json
 from nefl.elastic.budget import Budget, parse_budget
-from nefl.errors import ConfigError, DataError
+from nefl.errors import ConfigError, DataError, RunError
 from nefl.serving.lanes import Lane
 from nefl.serving.predictor import Prediction, Predictor
 from nefl.web.answers import HTML, JSON, Answer, Environ
@@ -24,6 +24,9 @@ LARGE_BODY = 2**20
 
 LARGE_PLACES = 4
 """Large pictures under way at once. One is unpacked while the others wait, and small ones pass."""
+
+ECHO = 100
+"""Characters of a query that an answer may repeat."""
 
 POLICY = (
     "Content-Security-Policy",
@@ -118,10 +121,12 @@ class ServeApp:
                 return self._predictor(picture, submodel=submodel, budget=budget)
         except (DataError, ConfigError) as error:
             raise Refusal(400, str(error)) from None
+        except RunError as error:
+            raise Refusal(500, str(error)) from None
 
     def _read_length(self, environ: Environ) -> int:
         length = str(environ.get("CONTENT_LENGTH") or "")
-        if not length.isdecimal():
+        if not _is_number(length):
             raise Refusal(411, "say how long the picture is (Content-Length)")
         if int(length) > self._max_body:
             raise Refusal(413, f"the picture has more than {self._max_body} bytes")
@@ -145,7 +150,7 @@ def as_json(found: Prediction) -> dict[str, Any]:
 
 
 def _json(content: Mapping[str, Any]) -> Answer:
-    return Answer(json.dumps(content).encode(), JSON)
+    return Answer(to_json(content).encode(), JSON)
 
 
 def _read_body(environ: Environ, length: int) -> bytes:
@@ -155,6 +160,10 @@ def _read_body(environ: Environ, length: int) -> bytes:
     return body
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()  # digits of other scripts are decimal, too
+
+
 def _read_query(text: str) -> tuple[int | None, Budget | None]:
     """Read `submodel=2` or `fits=latency<5ms`.
 
@@ -162,16 +171,21 @@ def _read_query(text: str) -> tuple[int | None, Budget | None]:
         Refusal: if it says something else.
     """
     try:
-        asked = dict(parse_qsl(text, strict_parsing=bool(text), max_num_fields=4))
+        pairs = parse_qsl(text, strict_parsing=bool(text), max_num_fields=4)
     except ValueError:
         raise Refusal(
             400, "the query cannot be read; give submodel=2 or fits=latency<5ms"
         ) from None
+    asked = dict(pairs)
     for key in asked.keys() - {"submodel", "fits"}:
-        raise Refusal(400, f"{key!r} cannot be asked for; there is submodel and fits")
+        raise Refusal(400, f"{key[:ECHO]!r} cannot be asked for; there is submodel and fits")
+    if len(asked) < len(pairs):
+        raise Refusal(400, "give submodel or fits once")
     number = asked.get("submodel")
-    if number is not None and not (number.isdecimal() and len(number) < 6):
-        raise Refusal(400, f"submodel {number!r} is no number")
+    if number is not None and not (_is_number(number) and len(number) < 6):
+        raise Refusal(400, f"submodel {number[:ECHO]!r} is no number")
+    if len(asked.get("fits", "")) > ECHO:
+        raise Refusal(400, f"fits {asked['fits'][:ECHO]!r}... has more than {ECHO} characters")
     try:
         budget = parse_budget(asked["fits"]) if "fits" in asked else None
     except ConfigError as error:

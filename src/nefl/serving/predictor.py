@@ -16,7 +16,7 @@ from nefl.elastic.file import is_elastic, load
 from nefl.elastic.inputs import decode_picture, input_transform, is_large
 from nefl.elastic.model import ElasticModel
 from nefl.elastic.select import choose
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, RunError
 from nefl.export.formats import open_model, recognise
 from nefl.export.runner import Runner, try_out
 
@@ -103,6 +103,7 @@ class Predictor:
         Raises:
             DataError: if it is no picture that can be read.
             ConfigError: if there is no such submodel.
+            RunError: if the network's answer is not finite.
         """
         number, fits = self._pick(submodel, budget)
         inputs = self._transform(decode_picture(picture, where, self.card)[None])
@@ -110,6 +111,11 @@ class Predictor:
             started = perf_counter()
             logits = self._logits(inputs, number)
             latency = perf_counter() - started
+        if not bool(logits.isfinite().all()):
+            raise RunError(
+                f"{where}: submodel {number} answers with numbers that are not finite; export it "
+                "again, from another checkpoint"
+            )
         shares = logits[0].double().softmax(0)
         best = shares.topk(min(TOP, len(shares)))
         named = tuple(

@@ -7,7 +7,6 @@ a value. So a test set can be scored in pieces, anywhere, and the value is that 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,39 +14,22 @@ from torch.nn import functional
 
 from nefl.errors import ConfigError
 from nefl.references import is_reference
+from nefl.state import MeasuredBy
 
-Direction = Literal["up", "down"]
 Sums = Sequence[float]
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One thing that is measured.
+class Metric(MeasuredBy):
+    """One thing that is measured, and how.
 
     Attributes:
-        name: what it is called in logs, tables and figures.
-        better: whether a good value is high (`up`) or low (`down`).
         sums: from a batch's outputs and targets to a vector of sums.
         value: from the sums over all batches to the value.
-        percent: whether people read it in percent.
     """
 
-    name: str
-    better: Direction
     sums: Callable[[Tensor, Tensor], Tensor]
     value: Callable[[Sums], float]
-    percent: bool = False
-
-    def is_better(self, one: float, other: float) -> bool:
-        """Whether a value is better than another; any number is better than none."""
-        if math.isnan(one) or math.isnan(other):
-            return math.isnan(other) and not math.isnan(one)
-        return one > other if self.better == "up" else one < other
-
-    @property
-    def worst_possible(self) -> float:
-        """What every value is at least as good as."""
-        return -math.inf if self.better == "up" else math.inf
 
 
 def ratio(sums: Sums) -> float:

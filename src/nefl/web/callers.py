@@ -5,8 +5,11 @@ the browser; but the request still bears that name. An address cannot be given t
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_HOST = re.compile(r"(\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(:[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,15 @@ class Callers:
         Raises:
             Refusal: 403.
         """
-        name = _without_port(host).lower()
-        if name not in self._names and not is_loopback(name) and not self._is_address(name):
+        name = _without_port(host)
+        if name is None or not self._is_ours(name.lower()):
             raise Refusal(403, "this server is not reached under that name")
         if origin is not None and origin.partition("://")[2] != host:
             raise Refusal(403, "pages of other sites may not ask here")
 
-    def _is_address(self, name: str) -> bool:
-        return self._open and _address(name) is not None
+    def _is_ours(self, name: str) -> bool:
+        is_address = self._open and _address(name) is not None
+        return name in self._names or is_loopback(name) or is_address
 
 
 def is_loopback(host: str) -> bool:
@@ -65,7 +69,9 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):  # an IPv6 address
-        return host[1:].partition("]")[0]
-    return host if host.count(":") > 1 else host.partition(":")[0]
+def _without_port(host: str) -> str | None:
+    """Return the name of a `Host`; None if what follows it is no port."""
+    if host.count(":") > 1 and not host.startswith("["):  # a bare IPv6 address
+        return host
+    found = _HOST.fullmatch(host)
+    return (found["address"] or found["name"]) if found else None

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 
 CONNECTIONS = 200
@@ -18,9 +19,30 @@ REQUEST_SECONDS = 60
 """A request that is not sent, or an answer that is not taken within that time is given up."""
 
 
+class _Request(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+    """A request that is the last of its connection.
+
+    Of many that are sent in one go, whose answers nobody takes, each would hold a thread.
+    """
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Read what comes before the body.
+
+        Raises:
+            ParsingError: if it is none; waitress then answers 400.
+        """
+        try:
+            super().parse_header(header_plus)
+        except ValueError:  # a length of more digits than Python reads, or a broken address
+            raise ParsingError("the header has a number or an address that is none") from None
+        self.headers["CONNECTION"] = "close"
+        self.connection_close = True
+
+
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """A connection that knows when its request began."""
 
+    parser_class = _Request
     began = 0.0
 
     def received(self, data: bytes) -> Any:

@@ -47,6 +47,7 @@ def listen(
             connection_limit=2 * CONNECTIONS,  # `LimitedServer` keeps below it
             cleanup_interval=1,
             asyncore_use_poll=True,
+            recv_bytes=HELD_IN_MEMORY,
             max_request_body_size=max_body,
             max_request_header_size=MAX_HEADER,
             inbuf_overflow=HELD_IN_MEMORY,

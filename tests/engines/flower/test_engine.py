@@ -1,11 +1,13 @@
 """The engine over a grid in this process: parity with the serial engine, and every fault."""
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -17,15 +19,19 @@ from PIL import Image
 from torch import Tensor
 
 import nefl
-from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.runfolder import RunFolder, read_log
 from nefl.config_reading import config_from, with_settings
 from nefl.data import load_dataset
+from nefl.engines.flower.engine import FlowerEngine
+from nefl.engines.flower.exchange import Exchange
 from nefl.engines.flower.mailbox import Grid
 from nefl.engines.flower.messages import ANSWER, ARRAYS, FORMAT, METRICS, WEIGHTS, from_arrays
 from nefl.engines.flower.site_client import _partition
 from nefl.flower import connect_to, serve, site_client
 from nefl.nesting.profile import profile_family
 from nefl.rounds import Observer
+from nefl.setting import prepare
+from nefl.state import ClientFailure, TrainTask
 
 from .conftest import LocalGrid, population
 
@@ -223,6 +229,41 @@ def test_late_replies_are_logged_and_do_not_count(
     assert (late["client"], late["round"]) == (3, 1)
 
 
+def test_a_reply_or_wish_after_its_time_starts_nothing(
+    few: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in what is left of its round nor later, and nothing of it stays in memory."""
+    grid = LocalGrid(site_client(choose=lambda order, _: min(order.task.submodel, 2)), {})
+    grid.nodes = population(5)
+    noted: list[dict[str, Any]] = []
+    setting = prepare(config_from(with_settings(few, {"engine.flower.deadline": 5.0})))
+    folder = SimpleNamespace(log=lambda event, **rest: noted.append({"event": event, **rest}))
+    setting, engine = connect_to(cast("Grid", grid))(setting, cast("RunFolder", folder))
+    assert isinstance(engine, FlowerEngine)
+    assert setting.plan.cohort.roster is not None
+    assert len(setting.plan.cohort.roster.present()) == 5
+    state = setting.family.initial_state(0)
+    exchange = Exchange(engine._link, state, [TrainTask(1, 4, 5), TrainTask(1, 3, 4)])
+    results = list(exchange.run(time.monotonic() - 1.0))  # both wish, and the time is up
+    assert all(isinstance(result, ClientFailure) for result in results)
+    assert [m.metadata.message_type for m in grid.sent].count("train") == 2
+    assert not [n for n in noted if n["event"] == "smaller"]
+    # A reply that comes when its task was given up is late, and takes no place in the round.
+    late = Exchange(engine._link, state, [TrainTask(1, 0, 1), TrainTask(1, 1, 2)])
+    late._send(0, late._tasks[0], time.monotonic() + 5.0)
+    late._give_up(0)
+    assert isinstance(late._results.pop(0), ClientFailure)
+    late._collect(1, time.monotonic() + 5.0)
+    assert not late._results
+    assert not late.pending
+    # And one that never comes is forgotten when Flower has thrown its message away.
+    engine._overdue = {n: replace(s, until=0.0) for n, s in late.overdue.items()}
+    monkeypatch.setattr(grid, "pull_messages", lambda _: [])
+    engine._throw_away_late()
+    assert not engine._overdue
+    assert not engine._link.mailbox._looking
+
+
 def test_a_client_takes_a_smaller_submodel_and_says_so(few: Settings, tmp_path: Path) -> None:
     """Its free memory allows submodel 2 of the 4 it is offered."""
     grid = LocalGrid(site_client(), population(5))
@@ -270,25 +311,30 @@ def test_only_capable_nodes_train_the_full_model(few: Settings, tmp_path: Path) 
     assert events(tmp_path / "all", "round")[0]["trained"] == {"1": 5}
 
 
-def test_a_run_that_was_stopped_goes_on(few: Settings, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on(
+    few: Settings,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     whole = train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "whole")
     grid = LocalGrid(site_client(), population(5))
 
-    class Stop:
+    class Stop(Observer):
         def round_done(self, *_: object) -> None:
             raise KeyboardInterrupt
-
-        def task_done(self, *_: object) -> None: ...
-
-        def round_repeated(self, *_: object) -> None: ...
 
     with pytest.raises(KeyboardInterrupt):
         train_on(grid, few, tmp_path / "run", Stop())
     # Nodes that reconnect have other numbers.
     other = LocalGrid(site_client(), population(5, first=90_000))
-    settings = {**_flat(few), "out": str(tmp_path / "run"), "resume": True}
+    # A run keeps its rounds, and progress counts towards them whatever a later start says.
+    settings = {**_flat(few), "out": str(tmp_path / "run"), "resume": True, "rounds": 1}
+    caplog.set_level(logging.INFO, "flwr")
     context = Context(1, 1, {}, RecordDict(), settings)
     assert sha(serve(cast("Grid", other), context)) == sha(whole)
+    assert "round 2/2: " in caplog.text  # of the run's own rounds, whatever the app says now
     # A finished run is returned as it is, and a run that is there is not begun anew.
     assert sha(serve(cast("Grid", other), context)) == sha(whole)
     with pytest.raises(nefl.RunError, match="resume it"):
@@ -319,13 +365,9 @@ def test_a_node_that_goes_between_rounds_is_left_out(few: Settings, tmp_path: Pa
     grid = LocalGrid(site_client(), population(5))
     gone = next(n for n, c in grid.nodes.items() if c["partition-id"] == 0)
 
-    class Leave:
+    class Leave(Observer):
         def round_done(self, *_: object) -> None:
             grid.nodes.pop(gone, None)
-
-        def task_done(self, *_: object) -> None: ...
-
-        def round_repeated(self, *_: object) -> None: ...
 
     train_on(grid, few, tmp_path / "run", Leave())
     assert [e["tasks"] for e in events(tmp_path / "run", "round")] == [5, 4]

@@ -3,10 +3,12 @@
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -20,7 +22,9 @@ from nefl.engines.flower.capability import (
     own_capability,
     time_submodels,
 )
+from nefl.engines.flower.client import smaller_if_short_of_memory
 from nefl.engines.flower.mailbox import Grid, Mailbox
+from nefl.engines.flower.messages import Order
 from nefl.engines.flower.refusals import LONGEST_PAUSE, Refusals
 from nefl.engines.flower.registry import NodeEntry, Registry, RegistryFile
 from nefl.engines.flower.roster import NodeRoster
@@ -29,6 +33,7 @@ from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.methods import make_family
 from nefl.nesting.profile import profile_family
 from nefl.server.cohort import CohortPlan, Standing, assign_submodels, sample_cohort
+from nefl.state import TrainTask
 
 from .conftest import LocalGrid
 
@@ -194,6 +199,21 @@ def test_the_operator_may_mend_the_registry_while_the_run_goes_on(tmp_path: Path
     assert len(noted) == 2
 
 
+@pytest.mark.usefixtures("_no_pauses")
+def test_who_loses_a_number_to_a_registered_node_gets_another(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.toml"
+    path.write_text("")
+    file = RegistryFile(str(path), 4, 5, note=lambda *_, **__: None)
+    found, grid, _ = roster({1: {}, 3: {}}, file)
+    grid.names = {1: "a", 3: "c"}
+    assert found.present() == [0, 1]
+    path.write_text("[nodes.b]\nclient = 0\n")
+    grid.nodes[2], grid.names[2] = {}, "b"
+    found.present()
+    assert found.present() == [0, 1, 2]
+    assert [found.node(client) for client in range(3)] == [2, 3, 1]
+
+
 def test_a_query_without_an_answer_is_a_refusal_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found, grid, notes = roster({1: {"partition-id": 0}, 2: {"partition-id": 1}}, deadline=50.0)
     silent = [True]
@@ -291,14 +311,46 @@ def test_what_a_node_knows_of_itself() -> None:
     assert (free_memory({}) or 1) > 0
     assert largest_in_memory(100, [10, 80, 200]) == 2
     assert largest_in_memory(5, [10]) == 0
-    timed = time_submodels(FAMILY, (1, 8, 8), 10, 4)
+    timed = time_submodels(FAMILY, (1, 8, 8), 10, 4, torch.device("cpu"))
     assert 1 <= len(timed) <= 5
     assert min(timed) > 0
+
+
+def test_a_node_that_trains_on_cuda_goes_by_that_devices_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one place that asks torch is faked: there may be no such device here."""
+    asked: list[torch.device] = []
+
+    def free(device: torch.device) -> int:
+        asked.append(device)
+        return 7000
+
+    monkeypatch.setattr("nefl.engines.flower.capability.cuda_memory", free)
+    cuda = torch.device("cuda", 1)
+    assert own_capability({}, cuda).memory == 7000
+    assert free_memory({"memory": 5000}, cuda) == 5000
+    assert free_memory({"memory": 9000}, cuda) == 7000
+    assert asked == [cuda] * 3
+    assert (free_memory({}, torch.device("cpu")) or 0) > 7000
+    assert asked == [cuda] * 3
+    order = Order(TrainTask(1, 0, 3), "", "server", 3, (4000, 5000, 9000), {})
+    monkeypatch.setattr("nefl.engines.flower.capability.pick_device", torch.device)
+    cases: list[tuple[dict[str, Any], dict[str, Any], int]] = [
+        ({"device": "cuda:1"}, {}, 2),
+        ({}, {"config": {"engine": {"device": "cuda"}}}, 2),
+        ({"device": "cpu"}, {"config": {"engine": {"device": "cuda"}}}, 3),
+        ({}, {}, 3),
+    ]
+    for node, run, taken in cases:
+        context = Context(1, 1, node, RecordDict(), {})
+        assert smaller_if_short_of_memory(replace(order, run=run), context) == taken
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('[nodes."../x"]\ntier = 1\n', "a node's name has 1 to 64 letters"),
         ("[nodes.a]\ntier = 9\n", "a: tier is 9, expected 1 to 5"),
         ("[nodes.a]\nclient = 1\n[nodes.b]\nclient = 1\n", "client 1 is both a and b"),
         ("[nodes.a]\ncolour = 1\n", "nodes.a.colour"),

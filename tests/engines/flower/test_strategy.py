@@ -1,17 +1,31 @@
 """The strategy in an app of one's own, and the client made of one's own train function."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
+import pytest
 import torch
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from torch import nn
 
-from nefl import Aggregate, ClientUpdate, TrainTask, extract, make_family
+from nefl import (
+    Aggregate,
+    ClientUpdate,
+    ConfigError,
+    NestingError,
+    TrainTask,
+    extract,
+    make_family,
+)
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config import ClientsConfig, FlowerConfig, ServerConfig
+from nefl.config import ClientsConfig, DeviceConfig, FlowerConfig, ServerConfig
+from nefl.engines.flower.client import Train
 from nefl.engines.flower.mailbox import Grid
+from nefl.engines.flower.messages import read_order
 from nefl.flower import NestedStrategy, nested_client
+from nefl.nesting.profile import profile_family
+from nefl.nesting.rolling import roll
 
 from .conftest import LocalGrid, population
 
@@ -136,3 +150,72 @@ def test_a_claim_of_examples_is_capped() -> None:
     result = strategy.start(cast("Grid", grid), strategy.initial_arrays(), num_rounds=1)
     bias = strategy.state_of(result.arrays, 1).shared["fc.bias"]
     torch.testing.assert_close(bias, torch.full((10,), 200.0))
+
+
+def test_the_train_function_sees_the_rounds_configuration() -> None:
+    seen: list[dict[str, object]] = []
+
+    def with_rate(
+        model: nn.Module, task: TrainTask, context: Context, config: ConfigRecord
+    ) -> tuple[int, Mapping[str, float]]:
+        seen.append(dict(config))
+        return train(model, task, context)
+
+    grid = LocalGrid(nested_client(FAMILY, with_rate), population(5))
+    strategy = NestedStrategy(FAMILY, CLIENTS, flower=QUICK)
+    strategy.start(
+        cast("Grid", grid),
+        strategy.initial_arrays(),
+        num_rounds=2,
+        train_config=ConfigRecord({"lr": 0.25}),
+    )
+    assert seen == [{"lr": 0.25, "server-round": n} for n in (1, 2) for _ in range(5)]
+
+
+def test_a_train_function_with_other_arguments_is_refused_at_once() -> None:
+    def old(model: nn.Module, task: TrainTask) -> tuple[int, Mapping[str, float]]:
+        return 1, {}
+
+    with pytest.raises(ConfigError, match=r"write it as old\(model, task, context, config\)"):
+        nested_client(FAMILY, cast("Train", old))
+
+
+def test_rolling_windows_move_as_they_do_on_one_machine() -> None:
+    family = make_family("resnet8", "fedrolex", input_shape=(1, 8, 8))
+    grid = LocalGrid(nested_client(family, train), population(5))
+    strategy = NestedStrategy(family, CLIENTS, flower=QUICK, rolling=True)
+    by_flower = strategy.start(cast("Grid", grid), strategy.initial_arrays(), num_rounds=2)
+    state = family.initial_state(0)
+    for number in (1, 2):
+        state = roll(state, family)
+        total = Aggregate(state, family)
+        for submodel in range(5, 0, -1):
+            task = TrainTask(number, submodel - 1, submodel)
+            model = family.build(family.specs[submodel - 1])
+            model.load_state_dict(extract(state, family, submodel))
+            examples, metrics = train(model, task, cast("Context", None))
+            total.add(ClientUpdate(task, model.state_dict(), examples, metrics))
+        state = total.finish()
+    assert state_sha256(strategy.state_of(by_flower.arrays, 2)) == state_sha256(state)
+    with pytest.raises(NestingError, match="keep tensors of their own"):
+        NestedStrategy(FAMILY, CLIENTS, rolling=True)
+
+
+def test_simulated_devices_decide_and_need_what_they_rest_on(tmp_path: Path) -> None:
+    profiles = profile_family(FAMILY, (1, 8, 8), 8)
+    device = DeviceConfig("phone", profiles[1].train_memory_bytes * 1.1, 1e12, 1e12)
+    clients = ClientsConfig(5, 5, "devices", devices=(device,), fluctuation=0.0)
+    grid = LocalGrid(nested_client(FAMILY, train), population(5))
+    strategy = NestedStrategy(FAMILY, clients, flower=QUICK, profiles=profiles, examples=[8] * 5)
+    strategy.start(cast("Grid", grid), strategy.initial_arrays(), num_rounds=1)
+    trained = [m for m in grid.sent if m.metadata.message_type == "train"]
+    assert [read_order(m.content).task.submodel for m in trained] == [2] * 5
+    with pytest.raises(ConfigError, match="give NestedStrategy profiles="):
+        NestedStrategy(FAMILY, clients)
+    with pytest.raises(ConfigError, match=r"engine\.flower\.measure"):
+        NestedStrategy(FAMILY, CLIENTS, flower=FlowerConfig(measure=True))
+    registry = tmp_path / "nodes.toml"
+    registry.write_text("[default]\nmemory = 1e9\n")
+    listed = NestedStrategy(FAMILY, CLIENTS, flower=FlowerConfig(registry=str(registry)))
+    with pytest.raises(ConfigError, match="say nothing without the submodels' costs"):
+        listed.start(cast("Grid", grid), listed.initial_arrays(), num_rounds=1)

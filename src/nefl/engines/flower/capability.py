@@ -17,6 +17,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
+from nefl.engines.site import pick_device
 from nefl.errors import UpdateError
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
@@ -26,6 +27,9 @@ HEADROOM = 1.25
 
 TIMING_SECONDS = 10.0
 """How long a node may time its submodels, all together; larger ones are then left out."""
+
+DEVICE = "device"
+"""The key of the node config that says where to compute."""
 
 _QUERY, _RECORD = "nefl-query", "nefl-capability"
 _ANSWER_BYTES = 100_000
@@ -38,7 +42,7 @@ class Capability:
     Attributes:
         client: its number among the clients, from the node config's `partition-id`.
         tier: the tier in its node config.
-        memory: bytes that are free for training.
+        memory: bytes that are free for training, where that happens: on the CUDA device or here.
         threads: cores it may use.
         step_seconds: seconds of a training step for each submodel, smallest first; as many as were
             timed.
@@ -94,12 +98,32 @@ def read_capability(content: RecordDict) -> Capability:
         raise UpdateError("does not answer the query for its capability") from None
 
 
-def own_capability(node_config: Mapping[str, object]) -> Capability:
-    """Return what this node knows of itself without computing anything."""
+def training_device(
+    node_config: Mapping[str, object], run: Mapping[str, Any]
+) -> torch.device | None:
+    """Return where this node trains: what its node config says, else the run; None if neither does.
+
+    Raises:
+        ConfigError: if there is no such device here.
+    """
+    settings = run.get("config", {}).get("engine", {})
+    name = node_config.get(DEVICE, settings.get("device"))
+    return None if name is None else pick_device(str(name))
+
+
+def own_capability(
+    node_config: Mapping[str, object], device: torch.device | None = None
+) -> Capability:
+    """Return what this node knows of itself without computing anything.
+
+    Args:
+        node_config: what its operator wrote.
+        device: where it trains, if that is known.
+    """
     return Capability(
         client=_whole(node_config.get("partition-id")),
         tier=_whole(node_config.get("tier")),
-        memory=free_memory(node_config),
+        memory=free_memory(node_config, device),
         threads=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
@@ -110,12 +134,26 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def free_memory(node_config: Mapping[str, object]) -> int | None:
-    """Return the bytes that training may take: the node config's `memory`, or what is free."""
+def free_memory(
+    node_config: Mapping[str, object], device: torch.device | None = None
+) -> int | None:
+    """Return the bytes that training may take: the node config's `memory`, or what is free.
+
+    What is free on a CUDA device counts if training happens there, otherwise the machine's memory.
+    """
     given = node_config.get("memory")
     bounds = [int(given)] if isinstance(given, int | float) else []
+    if device is not None and device.type == "cuda":
+        return min([*bounds, cuda_memory(device)])
     bounds += [found for found in (_system_memory(), _group_memory()) if found is not None]
     return min(bounds, default=None)
+
+
+def cuda_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a CUDA device, those that torch keeps in store included."""
+    free, _ = torch.cuda.mem_get_info(device)
+    stored = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free) + stored
 
 
 def _system_memory() -> int | None:
@@ -146,20 +184,24 @@ def largest_in_memory(memory: int | None, needs: Sequence[int]) -> int:
     return max((k for k, need in enumerate(needs, start=1) if need * HEADROOM <= memory), default=0)
 
 
-def time_submodels(family: Family, signature: Signature, batch_size: int) -> tuple[float, ...]:
+def time_submodels(
+    family: Family, signature: Signature, batch_size: int, device: torch.device
+) -> tuple[float, ...]:
     """Time a training step of each submodel, smallest first, as far as the time allows."""
     deadline = time.monotonic() + TIMING_SECONDS
-    inputs = signature.example(batch_size)
+    inputs = signature.example(batch_size, device)
     found: list[float] = []
     with torch.random.fork_rng(devices=[]):
         for spec in family.specs:
             if time.monotonic() > deadline:
                 break
-            model = family.build(spec)
+            model = family.build(spec).to(device)
             steps = []
             for _ in range(3):  # the first one warms up: the best counts
                 started = time.perf_counter()
                 torch.autograd.backward(model(inputs).square().mean())
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)  # kernels run on when the call is back
                 steps.append(time.perf_counter() - started)
                 if time.monotonic() > deadline:
                     break

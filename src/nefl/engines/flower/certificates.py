@@ -1,6 +1,7 @@
 """Certificates and keys for a deployment: an authority, the server's certificate, nodes' keys."""
 
 import ipaddress
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,10 +12,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from nefl.engines.flower.registry import check_node_name
 from nefl.errors import RunError
 
 DAYS = 365
 """How long certificates are valid."""
+
+SECRET, PUBLIC = 0o600, 0o666
+"""Who may read a file, less what the user's mask takes away."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,11 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
     The authority's own key is not kept: nobody can sign another certificate with it.
 
     Raises:
-        RunError: if some of the files are there already.
+        RunError: if some of the files are there already, also as links, or cannot be written.
     """
     files = ServerFiles(folder / "ca.crt", folder / "server.pem", folder / "server.key")
     for path in (files.authority, files.certificate, files.key):
-        if path.exists():
-            raise RunError(f"{path}: exists; give another folder, or delete it first")
+        _check_free(path)
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nefl federation")])
@@ -53,47 +57,49 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(ca_key, hashes.SHA384())
     )
-    files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    _write_secret(
+    _write_new(files.authority, authority.public_bytes(serialization.Encoding.PEM), PUBLIC)
+    _write_new(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+    _write_new(
         files.key,
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         ),
+        SECRET,
     )
     return files
 
 
-def make_node_key(path: Path) -> Path:
+def make_node_key(folder: Path, name: str) -> Path:
     """Make a node's private key, and beside it the public one, which the operator registers.
 
     Returns:
         The public key's file.
 
     Raises:
-        RunError: if it is there already.
+        ConfigError: if a node cannot have that name.
+        RunError: if the key is there already, also as a link, or cannot be written.
     """
+    path = folder / check_node_name(name)
     public = path.with_name(f"{path.name}.pub")
-    if path.exists() or public.exists():
-        raise RunError(f"{path}: exists; give another name, or delete it first")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _check_free(path)
+    _check_free(public)
+    folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(
+    _write_new(
         path,
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.OpenSSH,
             serialization.NoEncryption(),
         ),
+        SECRET,
     )
-    public.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        + b"\n"
+    line = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
+    _write_new(public, line + b"\n", PUBLIC)
     return public
 
 
@@ -119,6 +125,16 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write_secret(path: Path, content: bytes) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(content)
+def _check_free(path: Path) -> None:
+    if os.path.lexists(path):  # a link to nothing is something, too
+        raise RunError(f"{path}: exists; give another name or folder, or delete it first")
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that was not there: never through a link, which would put it elsewhere."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,8 +1,9 @@
 """The client's side of a message, for any function that trains a model."""
 
+import inspect
 from collections.abc import Callable, Mapping
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -12,11 +13,13 @@ from nefl.engines.flower.capability import (
     free_memory,
     largest_in_memory,
     own_capability,
+    training_device,
 )
 from nefl.engines.flower.messages import (
     ARRAYS,
     EXAMPLES,
     METRICS,
+    ROUND_CONFIG,
     Order,
     arrays_to_state,
     from_arrays,
@@ -24,13 +27,20 @@ from nefl.engines.flower.messages import (
     update_content,
     wish_content,
 )
-from nefl.errors import RunError, UpdateError
+from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors, TrainTask
 
-Train = Callable[[nn.Module, TrainTask, Context], tuple[int, Mapping[str, float]]]
-"""Trains a model in place; returns how many examples it has, and what it measured."""
+Measured = tuple[int, Mapping[str, float]]
+Train = (
+    Callable[[nn.Module, TrainTask, Context, ConfigRecord], Measured]
+    | Callable[[nn.Module, TrainTask, Context], Measured]
+)
+"""Trains a model in place; returns how many examples it has, and what it measured. One with a
+fourth parameter also gets the round's configuration."""
+
+_ARGUMENTS = ("model", "task", "context", "config")
 
 Choose = Callable[[Order, Context], int]
 """Returns the submodel that this node takes, given what it is offered."""
@@ -47,13 +57,19 @@ def nested_client(
 
     Args:
         family: the family, or a function that makes it when it is first needed.
-        train: gets the submodel with the server's weights in it, the task, and Flower's context;
-            trains it in place and returns the number of examples and some metrics.
-        evaluate: the same for evaluation; it must not change the model.
+        train: gets the submodel with the server's weights in it, the task, Flower's context and,
+            if it has a fourth parameter, the round's configuration: the `train_config` that the
+            server gave `strategy.start`, and `server-round`. It trains the model in place and
+            returns the number of examples and some metrics.
+        evaluate: the same for evaluation, with `evaluate_config`; it must not change the model.
         choose: which submodel this node takes, at most the one it is offered (or, where the server
             lets clients choose, at most `order.largest`); by default the one that is offered, or
             the largest smaller one that the free memory allows.
+
+    Raises:
+        ConfigError: if a function takes neither three nor four arguments.
     """
+    run_train = with_config(train)
     made: list[Family] = [family] if isinstance(family, Family) else []
 
     def the_family() -> Family:
@@ -61,9 +77,11 @@ def nested_client(
             made.append(family() if callable(family) else family)
         return made[0]
 
-    def carry_out(order: Order, tensors: Tensors, context: Context) -> ClientUpdate:
+    def carry_out(
+        order: Order, tensors: Tensors, context: Context, config: ConfigRecord
+    ) -> ClientUpdate:
         model = load_submodel(the_family(), order.task.submodel, tensors)
-        examples, metrics = train(model, order.task, context)
+        examples, metrics = run_train(model, order.task, context, config)
         return ClientUpdate(order.task, model.state_dict(), examples, metrics)
 
     app = ClientApp()
@@ -79,7 +97,7 @@ def nested_client(
         return Message(capability_content(known), reply_to=message)
 
     if evaluate is not None:
-        measure = evaluate
+        measure = with_config(evaluate)
 
         @app.evaluate()
         def _evaluate(message: Message, context: Context) -> Message:
@@ -87,7 +105,8 @@ def nested_client(
             check_family(the_family(), order)
             tensors = take_weights(message.content, order, the_family(), order.task.submodel)
             model = load_submodel(the_family(), order.task.submodel, tensors)
-            examples, metrics = measure(model, order.task, context)
+            config = round_config(message.content, order)
+            examples, metrics = measure(model, order.task, context, config)
             numbers = {name: float(value) for name, value in metrics.items()}
             record = MetricRecord({EXAMPLES: examples, **numbers})
             return Message(RecordDict({METRICS: record}), reply_to=message)
@@ -100,7 +119,7 @@ def answer(
     context: Context,
     order: Order,
     family: Family,
-    carry_out: Callable[[Order, Tensors, Context], ClientUpdate],
+    carry_out: Callable[[Order, Tensors, Context, ConfigRecord], ClientUpdate],
     choose: Choose | None,
 ) -> Message:
     """Carry out an order, or ask for a smaller submodel, and return the reply.
@@ -117,7 +136,36 @@ def answer(
         return Message(wish_content(order.task, submodel), reply_to=message)
     tensors = take_weights(message.content, order, family, submodel)
     taken = order.with_submodel(submodel)
-    return Message(update_content(carry_out(taken, tensors, context)), reply_to=message)
+    update = carry_out(taken, tensors, context, round_config(message.content, order))
+    return Message(update_content(update), reply_to=message)
+
+
+def with_config(
+    function: Train,
+) -> Callable[[nn.Module, TrainTask, Context, ConfigRecord], Measured]:
+    """Return a user's function as one that is given the round's configuration too.
+
+    Raises:
+        ConfigError: if it takes neither three nor four arguments.
+    """
+    signature, name = inspect.signature(function), getattr(function, "__name__", str(function))
+    for given in (_ARGUMENTS, _ARGUMENTS[:-1]):
+        try:
+            signature.bind(*given)
+        except TypeError:
+            continue
+        count = len(given)
+        return lambda *arguments: function(*arguments[:count])
+    raise ConfigError(
+        f"{name}{signature}: cannot be called with {', '.join(_ARGUMENTS)}, nor without the last; "
+        f"write it as {name}({', '.join(_ARGUMENTS)})"
+    )
+
+
+def round_config(content: RecordDict, order: Order) -> ConfigRecord:
+    """Return the configuration of a message's round."""
+    given = content.config_records.get(ROUND_CONFIG, ConfigRecord())
+    return ConfigRecord({**given, "server-round": order.task.round_number})
 
 
 def check_family(family: Family, order: Order) -> None:
@@ -156,7 +204,7 @@ def smaller_if_short_of_memory(order: Order, context: Context) -> int:
     offered = order.task.submodel
     if not order.memory:
         return offered
-    free = free_memory(context.node_config)
+    free = free_memory(context.node_config, training_device(context.node_config, order.run))
     fitting = largest_in_memory(free, order.memory[:offered])
     if not fitting:
         raise RunError(

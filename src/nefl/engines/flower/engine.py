@@ -34,7 +34,7 @@ class FlowerEngine:
         try:
             yield from exchange.run(time.monotonic() + self._link.flower.deadline)
         finally:
-            self._overdue |= exchange.pending
+            self._overdue |= exchange.overdue | exchange.pending
             exchange.note_traffic()
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
@@ -44,6 +44,8 @@ class FlowerEngine:
     def close(self) -> None:
         """Look a last time for replies that came too late."""
         self._throw_away_late()
+        self._link.mailbox.forget(self._overdue)
+        self._overdue = {}
 
     def _throw_away_late(self) -> None:
         """Take note of replies to earlier rounds; they must not count, weights have moved on."""
@@ -59,3 +61,8 @@ class FlowerEngine:
                     submodel=task.submodel,
                     reason=f"{sent.who}: reply to round {task.round_number} came late, {what}",
                 )
+        now = time.monotonic()
+        expired = [number for number, sent in self._overdue.items() if now > sent.until]
+        self._link.mailbox.forget(expired)  # Flower has thrown them away: no reply can come
+        for number in expired:
+            del self._overdue[number]

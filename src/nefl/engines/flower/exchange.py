@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flwr.app import Message, MessageType
 
 from nefl.engines.flower.link import Link, Weights
-from nefl.engines.flower.messages import Order, content_bytes, read_answer
+from nefl.engines.flower.messages import REASON_LENGTH, Order, content_bytes, read_answer
 from nefl.errors import UpdateError
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
@@ -19,9 +19,6 @@ SWEEP_SECONDS = 10.0
 
 GRACE_SECONDS = 60.0
 """How long after a round's deadline a message may still be answered, to be logged as late."""
-
-REASON_LENGTH = 500
-"""Characters of a client's error that go into the log."""
 
 Result = ClientUpdate | ClientFailure
 
@@ -35,12 +32,14 @@ class Sent:
         order: what was ordered.
         node: the node it went to.
         who: the client, for people.
+        until: when Flower throws it away, by the monotonic clock.
     """
 
     place: int
     order: Order
     node: int
     who: str
+    until: float
 
 
 class Exchange:
@@ -52,7 +51,8 @@ class Exchange:
         tasks: who trains what.
 
     Attributes:
-        pending: messages without a reply, by number.
+        pending: messages whose reply may still count, by number.
+        overdue: messages whose reply counts no more, by number.
     """
 
     def __init__(self, link: Link, state: ServerState, tasks: Sequence[TrainTask]) -> None:
@@ -63,6 +63,7 @@ class Exchange:
         self._down = self._up = 0
         self._started = time.monotonic()
         self.pending: dict[str, Sent] = {}
+        self.overdue: dict[str, Sent] = {}
 
     def run(self, deadline: float) -> Iterator[Result]:
         """Send all tasks, then yield what became of each, in order.
@@ -101,18 +102,19 @@ class Exchange:
             return
         order = link.order(task)
         content = self._weights.content(order)
+        seconds = max(1.0, deadline - time.monotonic()) + GRACE_SECONDS
         number = link.mailbox.post(
             content,
             node,
             MessageType.TRAIN,
             round_number=task.round_number,
-            seconds=max(1.0, deadline - time.monotonic()) + GRACE_SECONDS,
+            seconds=seconds,
         )
         if number is None:
             self._results[place] = ClientFailure(task, f"{who}: Flower did not take its message")
             return
         self._down += content_bytes(content)
-        self.pending[number] = Sent(place, order, node, who)
+        self.pending[number] = Sent(place, order, node, who, time.monotonic() + seconds)
 
     def _collect(self, place: int, deadline: float) -> bool:
         """Take in the replies that are there, of the next tasks only: the others can wait outside.
@@ -138,6 +140,10 @@ class Exchange:
         if isinstance(answer, ClientUpdate):
             takes = answer.task.submodel
             self._results[sent.place] = answer
+        elif time.monotonic() > deadline:
+            reason = f"{sent.who}: wants submodel {answer}, but the round's time is up"
+            self._results[sent.place] = ClientFailure(task, reason)
+            return
         else:
             takes = answer
             self._send(sent.place, replace(task, submodel=answer), deadline)
@@ -167,7 +173,9 @@ class Exchange:
         return now > deadline + SWEEP_SECONDS or not self._link.mailbox.busy(number)
 
     def _give_up(self, place: int) -> None:
-        sent = next(sent for sent in self.pending.values() if sent.place == place)
+        number = next(n for n, sent in self.pending.items() if sent.place == place)
+        # Its place in the round is settled: a reply that comes from now on is late.
+        sent = self.overdue[number] = self.pending.pop(number)
         seconds = self._link.flower.deadline
         reason = f"{sent.who}: no reply within {seconds:g} s (engine.flower.deadline)"
         self._results[place] = ClientFailure(sent.order.task, reason)

@@ -99,7 +99,7 @@ class Loopback:
         """Return a node's private key, making it if it is not there."""
         key = self.folder / "keys" / name
         if not key.exists():
-            make_node_key(key)
+            make_node_key(key.parent, name)
         return key
 
     def start_node(self, name: str, config: Mapping[str, object]) -> None:
@@ -137,7 +137,10 @@ class Loopback:
         """
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
+            if not self.alive("superlink"):
+                raise RunError(f"the SuperLink ended before the run; see {self.log('superlink')}")
             # The stream of its log may break off before the run does: only the SuperLink knows.
+            # It ends without an error also where the server's part of the app was killed.
             if not self.alive(name):
                 status, details = self.status()
                 if status == "finished:completed":

@@ -22,6 +22,7 @@ from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
 ARRAYS, ORDER, ANSWER, METRICS = "arrays", "nefl-order", "nefl-answer", "metrics"
+ROUND_CONFIG = "config"  # where Flower's own strategies put the round's configuration
 EXAMPLES = "num-examples"
 CAPABILITY = "query.capability"
 
@@ -30,6 +31,9 @@ WEIGHTS, FORMAT = "weights", "safetensors"
 
 HEADER_BYTES = 1024
 """What a tensor's name, shape and dtype may take in a message."""
+
+REASON_LENGTH = 500
+"""Characters of a client's error that go into the log."""
 
 MAX_METRICS = 64
 """Numbers that a client may report besides its weights."""

@@ -15,12 +15,13 @@ _log = logging.getLogger("flwr")
 class LogObserver(Observer):
     """Says in a line what became of each round.
 
-    Args:
-        rounds: rounds of the whole run.
+    Attributes:
+        rounds: rounds of the whole run. A run that goes on has those of its own folder, whatever
+            the app says now, so they are known when it is set up.
     """
 
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
+    def __init__(self) -> None:
+        self.rounds = 0
 
     def round_done(
         self, _state: ServerState, report: RoundReport, evaluations: Sequence[Evaluation] | None
@@ -30,7 +31,7 @@ class LogObserver(Observer):
         _log.info(
             "round %d/%d: %d of %d updates, loss %.4f%s, %.1f s",
             report.round_number,
-            self._rounds,
+            self.rounds,
             sum(report.trained.values()),
             report.tasks,
             report.loss,

@@ -4,6 +4,7 @@ Nodes are known by the name that the operator gave their key (`flwr supernode re
 which no node can forge. Without node keys there are no names, and this file matches nobody.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,22 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from nefl.errors import ConfigError
 from nefl.parsing import parse_toml
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_node_name(name: str) -> str:
+    """Return a node's name if it can be one: it stands in file names, commands and logs.
+
+    Raises:
+        ConfigError: if it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"node {name!r:.80}: a node's name has 1 to 64 letters, digits, dots, dashes and "
+            "underscores (a-z, A-Z, 0-9, . - _) and begins with a letter or digit"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,12 @@ class Registry:
     others: Literal["allow", "refuse"] = "allow"
     default: NodeEntry = field(default_factory=NodeEntry)
     nodes: Mapping[str, NodeEntry] = field(default_factory=dict)
+
+    @property
+    def has_device_profiles(self) -> bool:
+        """Whether it says of some node what its device can do."""
+        entries = (self.default, *self.nodes.values())
+        return any(e.memory or e.macs_per_second or e.bandwidth for e in entries)
 
     def entry(self, name: str) -> NodeEntry | None:
         """Return what is said of a node, or nothing if it may not take part."""
@@ -141,6 +164,11 @@ def _check(path: str, registry: Registry, clients: int, submodels: int, tiers: i
     numbers: dict[int, str] = {}
     if registry.default.client is not None:
         raise ConfigError(f"{path}: default.client: a number is one node's; list the node")
+    for name in registry.nodes:
+        try:
+            check_node_name(name)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
     for name, entry in {"default": registry.default, **registry.nodes}.items():
         for key, value, top in (
             ("client", entry.client, clients - 1),

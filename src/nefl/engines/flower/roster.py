@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from nefl.engines.flower.capability import Capability, query_content, read_capability
 from nefl.engines.flower.mailbox import Mailbox, Note
-from nefl.engines.flower.messages import CAPABILITY
+from nefl.engines.flower.messages import CAPABILITY, REASON_LENGTH
 from nefl.engines.flower.refusals import Refusals
 from nefl.engines.flower.registry import NodeEntry, Registry
 from nefl.engines.flower.standing import Terms, work_out_standing
@@ -17,8 +17,6 @@ from nefl.errors import RunError, UpdateError
 from nefl.server.cohort import Standing
 
 _LOOK_SECONDS = 0.5
-REASON_LENGTH = 500
-"""Characters of a node's error that go into the log."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +187,10 @@ class NodeRoster:
         if name:
             self._names[client] = name
         before = self._members.get(client)
-        if before is not None:  # of the same name: its old number will be gone before long
+        if before is not None:
             self._leave(client, before)
-            self._replaced[before.node] = node
+            if name and before.name == name:  # its old number will be gone before long
+                self._replaced[before.node] = node
         self._members[client] = Member(client, node, name, standing)
         self._note(
             "joined",

@@ -11,24 +11,27 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Context, Message
+import torch
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
 from nefl.data import Partition
-from nefl.data.cache import default_cache
 from nefl.engines.flower.capability import (
+    DEVICE,
     capability_content,
     own_capability,
     read_query,
     time_submodels,
+    training_device,
 )
 from nefl.engines.flower.client import Choose, answer
 from nefl.engines.flower.messages import Order, read_order
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import DataError
+from nefl.files import default_cache
 from nefl.methods import family_of
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
@@ -38,9 +41,9 @@ from nefl.tasks.finding import load_task
 from nefl.tasks.own_examples import own_examples
 from nefl.tasks.task import Task
 
-OWN_DATA, ROOT, CACHE, DEVICE = "own-data", "data-root", "data-cache", "device"
-"""Keys of the node config: the node's own data, where the run's data lies here, the folder for
-decoded data, and where to compute."""
+OWN_DATA, ROOT, CACHE = "own-data", "data-root", "data-cache"
+"""Keys of the node config: the node's own data, where the run's data lies here, and the folder for
+decoded data."""
 
 
 def site_client(*, choose: Choose | None = None) -> ClientApp:
@@ -63,7 +66,9 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         config, family = _family(json.dumps(order.run, sort_keys=True))
         tune_process(config.engine.threads)
 
-        def carry_out(taken: Order, tensors: Tensors, _context: Context) -> ClientUpdate:
+        def carry_out(
+            taken: Order, tensors: Tensors, _context: Context, _config: ConfigRecord
+        ) -> ClientUpdate:
             text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
             return _site(*text, taken.task.client).train(taken.task, tensors)
 
@@ -71,13 +76,15 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
 
     @app.query("capability")
     def _capability(message: Message, context: Context) -> Message:
-        known = own_capability(context.node_config)
         run = read_query(message.content)
+        device = training_device(context.node_config, run or {})
+        known = own_capability(context.node_config, device)
         if run is not None:
             config, family = _family(json.dumps(run, sort_keys=True))
             tune_process(config.engine.threads)
             signature = Signature.from_dict(run["signature"])
-            timed = time_submodels(family, signature, config.local.batch_size)
+            batch = config.local.batch_size
+            timed = time_submodels(family, signature, batch, device or torch.device("cpu"))
             known = replace(known, step_seconds=timed)
         return Message(capability_content(known), reply_to=message)
 

@@ -4,16 +4,26 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from nefl.config import ClientsConfig, EngineConfig, FlowerConfig, RunConfig, ServerConfig
+from nefl.config import (
+    ClientsConfig,
+    EngineConfig,
+    FlowerConfig,
+    LocalConfig,
+    RunConfig,
+    ServerConfig,
+)
 from nefl.engines.flower.link import Link, Weights
 from nefl.engines.flower.mailbox import Mailbox
 from nefl.engines.flower.messages import (
     EXAMPLES,
     METRICS,
+    REASON_LENGTH,
+    ROUND_CONFIG,
     Order,
     arrays_to_state,
     read_answer,
@@ -22,16 +32,18 @@ from nefl.engines.flower.messages import (
 from nefl.engines.flower.registry import RegistryFile
 from nefl.engines.flower.roster import NodeRoster
 from nefl.engines.flower.standing import Terms
-from nefl.errors import UpdateError
+from nefl.errors import ConfigError, UpdateError
+from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.server.devices import Fleet
 from nefl.server.limits import within_limits
 from nefl.server.robust import make_aggregate
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
 _log = logging.getLogger("flwr")
-_CONFIG = "config"  # where Flower's own strategies put the train config
 
 
 class NestedStrategy(Strategy):
@@ -48,7 +60,17 @@ class NestedStrategy(Strategy):
         flower: waiting for nodes, who chooses the submodel, the operator's file of nodes.
         seed: where cohorts and the first weights come from.
         evaluate: whether nodes also evaluate after each round, all that are there.
-        memory: bytes that training each submodel takes, smallest first, for clients that check.
+        memory: bytes that training each submodel takes, smallest first, for clients that check;
+            those of the profiles if left out.
+        local: epochs and batch size of your train function, where times are worked out.
+        profiles: what each submodel costs (`nefl.nesting.profile.profile_family`), for simulated
+            devices and for device profiles in the operator's file.
+        examples: how many examples each client has, for the same.
+        rolling: whether each round shifts which channels come first, as FedRolex does.
+
+    Raises:
+        ConfigError: if something is asked for that rests on what was not given.
+        NestingError: if rolling is asked for and submodels keep tensors of their own.
     """
 
     def __init__(
@@ -61,16 +83,25 @@ class NestedStrategy(Strategy):
         seed: int = 0,
         evaluate: bool = False,
         memory: Sequence[int] = (),
+        local: LocalConfig | None = None,
+        profiles: Sequence[SubmodelProfile] = (),
+        examples: Sequence[int] = (),
+        rolling: bool = False,
     ) -> None:
         self._family = family
         self._config = RunConfig(
             seed=seed,
             clients=clients,
+            local=local or LocalConfig(),
             server=server or ServerConfig(),
             engine=EngineConfig(flower=flower or FlowerConfig()),
         )
         self._evaluate = evaluate
-        self._memory = tuple(memory)
+        self._profiles, self._examples = tuple(profiles), tuple(examples)
+        self._memory = tuple(memory) or tuple(p.train_memory_bytes for p in self._profiles)
+        self._rolling = rolling
+        self._check()
+        self._fleet = self._simulated_devices()
         self._link: Link | None = None
         self._state: ServerState | None = None
         # Flower numbers a message when it is sent, and writes the number into its metadata.
@@ -104,8 +135,10 @@ class NestedStrategy(Strategy):
         """Draw a cohort and give each client its submodel."""
         link = self._linked(grid)
         self._state = self.state_of(arrays, server_round - 1)
+        if self._rolling:
+            self._state = roll(self._state, self._family)
         plan = CohortPlan(
-            self._config.clients, len(self._family), self._config.seed, roster=link.roster
+            self._config.clients, len(self._family), self._config.seed, self._fleet, link.roster
         )
         cohort = sample_cohort(plan, server_round)
         tasks = [self._lowered(task) for task in assign_submodels(cohort, plan, server_round)]
@@ -122,7 +155,9 @@ class NestedStrategy(Strategy):
         losses: list[float] = []
         counted = failed = 0
         server = self._config.server
-        passed = within_limits(results, self._state, self._family, server, note=_log.warning)
+        passed = within_limits(
+            results, self._state, self._family, server, dealt=self._examples, note=_log.warning
+        )
         for result in passed:
             try:
                 if isinstance(result, ClientFailure):
@@ -188,10 +223,43 @@ class NestedStrategy(Strategy):
             flower, clients = self._config.engine.flower, self._config.clients
             registry = RegistryFile(flower.registry, clients.count, len(self._family), note=_note)
             mailbox = Mailbox(grid)
-            terms = Terms(self._config, len(self._family))
+            if not self._profiles and registry().has_device_profiles:
+                raise ConfigError(
+                    f"{flower.registry}: memory, macs_per_second and bandwidth of a node say "
+                    "nothing without the submodels' costs; give NestedStrategy profiles=, or tiers"
+                )
+            terms = Terms(self._config, len(self._family), self._profiles, self._examples)
             roster = NodeRoster(mailbox, registry, terms, _note)
             self._link = Link(mailbox, roster, self._family, flower, _note, {}, self._memory)
         return self._link
+
+    def _check(self) -> None:
+        """Raise where something is asked for that this strategy cannot do."""
+        if self._config.engine.flower.measure:
+            raise ConfigError(
+                "engine.flower.measure: nodes with a train function of your own do not time the "
+                "submodels; leave it out, and list devices in the operator's file"
+            )
+        if self._profiles and len(self._profiles) != len(self._family):
+            raise ConfigError(
+                f"{len(self._profiles)} profiles for {len(self._family)} submodels; give one each"
+            )
+        if self._rolling:
+            roll(self._family.initial_state(self._config.seed), self._family)
+
+    def _simulated_devices(self) -> Fleet | None:
+        clients = self._config.clients
+        if clients.capability != "devices":
+            return None
+        if not self._profiles or len(self._examples) != clients.count:
+            raise ConfigError(
+                "clients.capability 'devices': what fits a device follows from the submodels' "
+                "costs and each client's examples; give NestedStrategy "
+                f"profiles=profile_family(…) and examples= with {clients.count} numbers"
+            )
+        counts = np.array(self._examples, np.int64)
+        epochs = self._config.local.epochs
+        return Fleet(clients, self._profiles, epochs, counts, self._config.seed)
 
     def _messages(
         self, tasks: Iterable[TrainTask], kind: str, config: ConfigRecord, link: Link
@@ -205,7 +273,7 @@ class NestedStrategy(Strategy):
             if node is None:
                 continue
             content = weights.content(order)
-            content[_CONFIG] = ConfigRecord({**config, "server-round": task.round_number})
+            content[ROUND_CONFIG] = ConfigRecord({**config, "server-round": task.round_number})
             message = Message(content, node, kind, group_id=str(task.round_number))
             messages.append(message)
             self._sent.append((message.metadata, order))
@@ -227,9 +295,11 @@ class NestedStrategy(Strategy):
                 raise UpdateError("no reply in time")  # noqa: TRY301
             if reply.has_error():
                 raise UpdateError(reply.error.reason)  # noqa: TRY301
+            if reply.metadata.src_node_id != sent.dst_node_id:
+                raise UpdateError("its reply comes from another node")  # noqa: TRY301
             answer = read_answer(reply.content, order, self._family)
         except UpdateError as error:
-            return ClientFailure(order.task, f"{who}: {error}"[:500])
+            return ClientFailure(order.task, f"{who}: {error}"[:REASON_LENGTH])
         if isinstance(answer, ClientUpdate):
             return answer
         self._wished[order.task.client] = answer
