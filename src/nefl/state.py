@@ -20,20 +20,23 @@ class ServerState:
         round_number: rounds finished so far.
         shared: one tensor of global size for each shared name.
         per_submodel: for each submodel, smallest first, the tensors it shares with nobody.
+        memory: what the server's step keeps from round to round: sets of tensors that lie as the
+            parameters do, named `set/shared/name` and `set/submodel/k/name`.
     """
 
     round_number: int
     shared: Tensors
     per_submodel: tuple[Tensors, ...]
+    memory: Tensors = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> "ServerState":
         """Return the state with all tensors on a device; itself, if they are there."""
         kind = torch.device(device)
-        groups = self.shared, *self.per_submodel
+        groups = self.shared, self.memory, *self.per_submodel
         if all(tensor.device == kind for group in groups for tensor in group.values()):
             return self
-        shared, *own = ({name: t.to(kind) for name, t in group.items()} for group in groups)
-        return ServerState(self.round_number, shared, tuple(own))
+        shared, memory, *own = ({name: t.to(kind) for name, t in g.items()} for g in groups)
+        return ServerState(self.round_number, shared, tuple(own), memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,15 @@ class ClientUpdate:
         trained: every tensor of the submodel's state dict, by name.
         examples: how many examples the client trained on; its weight where averages are weighted.
         metrics: what the client measured on the way, such as its mean loss.
+        sent: further sets of tensors that a method declares, by the set's name; each has a tensor
+            for every parameter of the submodel, of its shape.
     """
 
     task: TrainTask
     trained: Tensors
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    sent: Mapping[str, Tensors] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
