@@ -30,6 +30,7 @@ from nefl.references import is_reference
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
+from nefl.server.steps import find_step
 from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
@@ -235,7 +236,9 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
-    return Plan(config, family, cohort, find_method(config.model.method).rolling, dealt)
+    method = find_method(config.model.method)
+    step = find_step(config.server.step, method.step, config.model.method)
+    return Plan(config, family, cohort, method.rolling, dealt, step)
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:

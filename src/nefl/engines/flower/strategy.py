@@ -40,7 +40,7 @@ from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.devices import Fleet
 from nefl.server.limits import within_limits
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
 _log = logging.getLogger("flwr")
