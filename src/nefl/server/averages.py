@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from nefl.config import ServerConfig
 from nefl.errors import ConfigError, UpdateError
 from nefl.nesting.spec import Family
-from nefl.own_code import call_own, own_code, place_of
+from nefl.own_code import call_own, check_arguments, own_code, place_of
 from nefl.references import import_function, is_reference
 from nefl.server.aggregate import Aggregate
 from nefl.server.check import check_update
@@ -48,6 +48,17 @@ def make_average(state: ServerState, family: Family, server: ServerConfig) -> Av
         return Aggregate(state, family, weighting=server.weighting)
     left_out = median_leaves if server.average == "median" else trimming(server.trim)
     return RobustAggregate(state, family, left_out, min_holders=server.min_holders)
+
+
+def check_average(server: ServerConfig) -> None:
+    """Raise unless the average that a configuration names can be had, before a round needs it.
+
+    Raises:
+        ConfigError: if the user's own cannot be imported, or takes other arguments.
+    """
+    if is_reference(server.average):
+        make = import_function(server.average)
+        check_arguments(server.average, make, dict.fromkeys(("state", "family", "weighting")))
 
 
 class OwnAverage:

@@ -6,7 +6,7 @@ Elements that nobody trained keep their value and their memory; statistics take 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -180,7 +180,11 @@ STEPS: Mapping[str, type[Momentum] | type[Adam]] = {
 
 
 def find_step(
-    config: StepConfig, of_method: ServerStep | None = None, method: str = ""
+    config: StepConfig,
+    of_method: ServerStep | None = None,
+    *,
+    method: str = "",
+    sends: Collection[str] = (),
 ) -> ServerStep | None:
     """Return the step that a configuration or its method asks for; None for the plain average.
 
@@ -188,9 +192,10 @@ def find_step(
         config: the `server.step` settings.
         of_method: the step that is part of the method, if it has one.
         method: the method's name, for messages.
+        sends: the sets that the method's clients send.
 
     Raises:
-        ConfigError: if both ask for one, or the user's own is none.
+        ConfigError: if both ask for one, or the user's own is none, or needs what nobody sends.
     """
     if of_method is not None:
         if config != StepConfig():
@@ -198,7 +203,7 @@ def find_step(
                 f"server.step {config.name!r}: method {method} has a step of its own; leave "
                 "server.step out, or take another method"
             )
-        return _checked(of_method, method)
+        return _checked(of_method, method, sends)
     if config.name == "mean":
         return None
     if not is_reference(config.name):
@@ -209,14 +214,14 @@ def find_step(
             f"{config.name}: makes {type(made).__name__}, expected a step; derive it from "
             "nefl.ServerStep"
         )
-    return _checked(made, config.name)
+    return _checked(made, config.name, sends)
 
 
-def _checked(step: ServerStep, who: str) -> ServerStep:
-    """Return a step whose sets can have the names that it gives them.
+def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
+    """Return a step whose sets can be named as it does, and that gets what it needs.
 
     Raises:
-        ConfigError: if they cannot.
+        ConfigError: if not.
     """
     for key in ("keeps", "needs"):
         names = getattr(step, key)
@@ -228,4 +233,10 @@ def _checked(step: ServerStep, who: str) -> ServerStep:
                 f"{who}: {key} is {names!r:.80}; give a tuple of different names of small letters, "
                 "digits, - and _"
             )
+    missing = [name for name in step.needs if name not in sends]
+    if missing:
+        raise ConfigError(
+            f"{who}: its step needs {', '.join(missing)} from every client, and they send "
+            f"{', '.join(sends) or 'nothing'} beside their weights; take a method that sends it"
+        )
     return step
