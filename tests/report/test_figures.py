@@ -12,11 +12,12 @@ from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.profile import profile_family
+from nefl.nesting.signature import Signature
 from nefl.report.client_records import tier_records
 from nefl.report.datasets import (
     Told,
-    accuracy_records,
     coverage_records,
+    evaluation_records,
     norm_records,
     step_records,
     submodel_records,
@@ -128,7 +129,7 @@ def test_results_by_method(make_run: MakeRun) -> None:
     figure = by_method(read_runs(paths)[0])
     averages = {r["method"]: (r["low"], r["average"]) for r in figure.records if "low" in r}
     assert averages == {"nefl-wd": (55.86, 70), "fjord": (80, 80), "fedavg": (90, 90)}
-    dots = [(r["method"], r["submodel"], r["accuracy"]) for r in figure.records if "submodel" in r]
+    dots = [(r["method"], r["submodel"], r["score"]) for r in figure.records if "submodel" in r]
     assert dots == [("nefl-wd", 1, 60), ("nefl-wd", 2, 80), ("fjord", 1, 80), ("fjord", 2, 80)]
     assert figure.spec["encoding"]["y"]["sort"] == ["fedavg", "fjord", "nefl-wd"]
     assert draw(figure, Path("a.svg")).startswith(b"<svg")
@@ -141,7 +142,7 @@ def test_results_by_number_of_clients(make_run: MakeRun) -> None:
         for seed in (0, 1)
     ]
     figure = by_clients(read_runs(paths)[0])
-    points = {(r["setting"], r["measure"]): r["accuracy"] for r in figure.records}
+    points = {(r["setting"], r["measure"]): r["score"] for r in figure.records}
     assert points == {
         (10, "average"): 60,
         (10, "worst"): 50,
@@ -233,12 +234,14 @@ def test_long_lines_are_thinned_and_keep_their_end(make_run: MakeRun) -> None:
     records = submodel_records(told)
     assert len(records) <= 4000
     assert records[-1]["round"] == 1001
-    assert len(accuracy_records(told)) == 1001
+    assert len(evaluation_records(told)) == 1001
 
 
 def test_a_family_shows_kept_and_skipped_blocks() -> None:
     family = make_family("resnet18", "nefl-d")
-    figure = family_figure(family, profile_family(family, (3, 32, 32), 1), "resnet18")
+    figure = family_figure(
+        family, profile_family(family, Signature((3, 32, 32), 10), 1), "resnet18"
+    )
     smallest = [r for r in figure.records if r["submodel"].startswith("1:")]
     assert [r["kept"] for r in smallest] == [1, 1, 0, 0, 1, 1, 0, 0]
     assert draw(figure, Path("f.svg")).startswith(b"<svg")

@@ -68,8 +68,8 @@ def test_one_trained_run_has_every_figure(
     opened = Opened(page, write(tmp_path / "report.html", tmp_path / "run"))
     drawn = {c.get_attribute("data-figure") for c in page.query_selector_all(".chart[data-ready]")}
     assert drawn == {
-        "curves", "extremes", "loss", "accuracy-by-macs", "accuracy-by-parameters",
-        "accuracy-by-bytes", "step-sizes", "l1-norms", "coverage", "tiers", "labels",
+        "curves", "extremes", "loss", "by-macs", "by-parameters",
+        "by-bytes", "step-sizes", "l1-norms", "coverage", "tiers", "labels",
         "simulated-time", "seconds", "traffic",
     }  # fmt: skip
     text = page.inner_text("main")
@@ -205,7 +205,10 @@ def test_a_study_run_on_cifar10(
             [{"event": "repeated", "round": 1, "why": EVIL, "failures": [{"reason": EVIL}]}] * 3,
             "failed, round 0 of 5",
         ),
-        (["{", "[]", '{"event": "round", "round": 1, "accuracy": [null]}'], "round 1 of 5"),
+        (
+            ["{", "[]", '{"event": "round", "round": 1, "metrics": {"accuracy": [null]}}'],
+            "round 1 of 5",
+        ),
     ],
 )
 def test_runs_that_did_not_end_well_have_a_page(

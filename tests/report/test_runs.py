@@ -21,7 +21,7 @@ def test_a_trained_run_is_read_back(quick: dict[str, Any], tmp_path: Path) -> No
     result = train(quick, tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert run.status == "finished"
-    assert list(run.accuracy) == result.summary["accuracy"]
+    assert list(run.scores) == result.summary["accuracy"]
     assert [entry.number for entry in run.rounds] == [1, 2, 3, 4]
     assert not run.problems
     assert run.settings["local.batch_size"] == 8
@@ -58,7 +58,7 @@ def test_a_run_under_way_has_curves_and_no_summary(
 def test_of_a_round_run_twice_the_last_line_counts(make_run: MakeRun) -> None:
     log = [round_line(1, [0.1, 0.2]), round_line(2, [0.2, 0.3]), round_line(1, [0.5, 0.6])]
     run = read_run(make_run("twice", log=log, settings={"rounds": 2}))
-    assert [e.accuracy for e in run.rounds] == [(0.5, 0.6), (0.2, 0.3)]
+    assert [e.scores for e in run.rounds] == [(0.5, 0.6), (0.2, 0.3)]
 
 
 def test_status_tells_how_far_a_run_came(make_run: MakeRun) -> None:
@@ -90,13 +90,18 @@ def test_strange_lines_are_unknown_not_fatal(make_run: MakeRun) -> None:
         {"event": "round", "round": "two"},
         "[1, 2]",
         "\x00not json",
-        {"event": "round", "round": 2, "accuracy": [0.5, None], "wall_seconds": "long"},
+        {
+            "event": "round",
+            "round": 2,
+            "metrics": {"accuracy": [0.5, None]},
+            "wall_seconds": "long",
+        },
     ]
     run = read_run(make_run("strange", log=log, settings={"rounds": 2}))
     assert [entry.number for entry in run.rounds] == [1, 2]
     assert math.isnan(run.rounds[0].loss)
     assert run.rounds[0].trained == {}
-    assert math.isnan(run.rounds[1].accuracy[1])
+    assert math.isnan(run.rounds[1].scores[1])
     assert run.rounds[1].seconds == 0
     assert any("1 line of" in problem for problem in run.problems)
 
@@ -150,8 +155,9 @@ def test_numbers_without_end_are_no_counts() -> None:
 
     huge = 10**400
     entry = read_round(
-        {"round": 1, "accuracy": [huge], "loss": huge, "bytes_up": huge, "wall_seconds": huge,
-         "trained": {"9" * 5000: 1, "1": huge, "2": 3}}
+        {"round": 1, "metrics": {"accuracy": [huge]}, "loss": huge, "bytes_up": huge,
+         "wall_seconds": huge, "trained": {"9" * 5000: 1, "1": huge, "2": 3}},
+        "accuracy",
     )  # fmt: skip
     assert entry is not None
     assert entry.trained == {1: 0, 2: 3}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.report.comparison import compare
-from nefl.report.datasets import accuracy_records, tell
+from nefl.report.datasets import evaluation_records, tell
 from nefl.report.figures import FIGURES
 from nefl.report.page import make_page
 from nefl.report.runs import read_runs
@@ -78,7 +78,7 @@ def test_the_rule_is_that_of_comparisons(make_run: MakeRun) -> None:
     (section,) = compare(runs).sections
     lines = [f"{row.name}, 2 seeds" for row in section.rows]
     assert drawn("curves", paths).legend == lines
-    gathered = {record["run"]: record["line"] for record in accuracy_records(tell(runs))}
+    gathered = {record["run"]: record["line"] for record in evaluation_records(tell(runs))}
     for row, line in zip(section.rows, lines, strict=True):
         assert {gathered[run.name] for run in row.runs} == {line}
 
@@ -108,7 +108,7 @@ def test_thinned_seeds_keep_the_same_rounds(make_run: MakeRun) -> None:
         make_run(f"s{seed}", [[0.1]] * count, settings={"seed": seed, "rounds": 3000})
         for seed, count in enumerate((2999, 2500))
     ]
-    records = accuracy_records(tell(read_runs(paths)[0]))
+    records = evaluation_records(tell(read_runs(paths)[0]))
     rounds = [{r["round"] for r in records if r["run"] == run} for run in ("s0", "s1")]
     assert rounds[1] <= rounds[0]
     assert max(rounds[0]) == 2999
@@ -138,12 +138,12 @@ def test_runs_that_are_not_in_a_figure_are_named(make_run: MakeRun, tmp_path: Pa
     assert "second, empty: the partition of first, drawn once" in said
     assert "elsewhere: not in labels: the folder does not note them" in said
     said = plot(*paths, "--figure", "curves", "-o", tmp_path / "c.svg")
-    assert "empty: not in accuracy: nothing was measured yet" in said
+    assert "empty: not in evaluations: nothing was measured yet" in said
     page = make_page(read_runs(paths)[0])
     for note in (
         "second, empty: the partition of first, drawn once",
         "elsewhere: not in labels",
-        "empty: not in accuracy",
+        "empty: not in evaluations",
     ):
         assert note in page
 

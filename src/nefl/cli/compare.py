@@ -47,7 +47,9 @@ def compare(
     paper: Annotated[bool, typer.Option("--paper", help="Published figures beside them.")] = False,
     target: Annotated[
         list[float] | None,
-        typer.Option(help="Count rounds until this average accuracy, 0 to 1; may be repeated."),
+        typer.Option(
+            help="Count rounds until the average reaches it, as in 0.8 for 80 %; may be repeated."
+        ),
     ] = None,
     wide: Annotated[
         bool, typer.Option("--wide", help="One table, partitions and models side by side.")
@@ -61,9 +63,6 @@ def compare(
 ) -> None:
     """Set runs side by side: worst, average and best submodel, mean and spread over seeds."""
     targets = target or []
-    for wanted in targets:
-        if not 0 < wanted < 1:
-            raise ConfigError(f"target {wanted:g}: give an accuracy between 0 and 1, as in 0.8")
     chosen = _format(form, out, as_json=as_json)
     found, refused = read_runs(runs)
     comparison = compare_runs(found, targets=targets, paper=paper, sort=sort or "")

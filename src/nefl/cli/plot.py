@@ -57,11 +57,12 @@ def _figure(name: str, paths: Sequence[Path], every_run: bool) -> Figure:
     if name in OF_GROUPS:
         if every_run:
             raise ConfigError(f"figure {name}: shows means over seeds; leave out --every-run")
-        figure, notes = OF_GROUPS[name](runs), []
+        figure, gaps = OF_GROUPS[name](runs), []
     else:
         told = tell(runs, every_run=every_run)
         figure = FIGURES[name](told)
-        notes = [*left_out(told), *figure.notes]
+        gaps = left_out(told)
+    notes = [*gaps, *figure.notes]
     if not figure.records:
         why = "; ".join(notes) or "no data"
         raise ConfigError(f"figure {name}: these runs have nothing to show in it ({why})")

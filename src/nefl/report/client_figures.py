@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from nefl.report import figure_parts as parts
 from nefl.report.client_records import (
     ALTERNATIVES,
     MAX_CLIENTS_DRAWN,
@@ -12,21 +13,10 @@ from nefl.report.client_records import (
     tier_records,
 )
 from nefl.report.datasets import Told
-from nefl.report.figure_parts import (
-    NUMBER,
-    PANEL,
-    ROUND,
-    about_seeds,
-    counted_points,
-    curves_of,
-    lines_of,
-    over_seeds,
-    panels_of,
-    switches,
-    tip,
-    tips,
-)
+from nefl.report.figure_parts import ROUND, tip
 from nefl.report.vega import Figure, Spec
+
+LABELS_HEIGHT = 220
 
 
 def labels(told: Sequence[Told]) -> Figure:
@@ -34,7 +24,6 @@ def labels(told: Sequence[Told]) -> Figure:
     found = labels_of(told)
     records = [record for each in found for record in each.records]
     inner: Spec = {
-        "height": 220,
         "mark": {"type": "rect", "tooltip": True},
         "encoding": {
             "x": {
@@ -51,9 +40,9 @@ def labels(told: Sequence[Told]) -> Figure:
             },
         },
     }
-    base: Spec = {"params": switches(told), "transform": [_any_shown(found)]}
+    base = parts.switched(told, _any_shown(found))
     if len(found) <= 1:
-        spec: Spec = {**base, **inner, "width": "container"}
+        spec = base | parts.wide(inner, LABELS_HEIGHT)
     else:
         facet: Spec = {
             "field": "run",
@@ -61,8 +50,8 @@ def labels(told: Sequence[Told]) -> Figure:
             "title": None,
             "sort": [each.runs[0] for each in found],
         }
-        width = PANEL * 3 // 2
-        spec = {**base, "facet": facet, "columns": 2, "spec": {**inner, "width": width}}
+        panel = {**inner, "width": parts.PANEL * 3 // 2, "height": LABELS_HEIGHT}
+        spec = {**base, "facet": facet, "columns": 2, "spec": panel}
     about = "Examples of each class at each client, once for each different partition."
     title = "Label distribution over clients"
     return Figure("labels", title, about, spec, records, _shared(found))
@@ -104,7 +93,9 @@ def tiers(told: Sequence[Told]) -> Figure:
                 "mark": {"type": "rect", "opacity": 0.55},
                 "encoding": {
                     "color": {"field": "share", "type": "quantitative", "legend": None},
-                    "tooltip": tips(told, tip("tier"), tip("submodel"), tip("updates", ".1~f")),
+                    "tooltip": parts.tips(
+                        told, tip("tier"), tip("submodel"), tip("updates", ".1~f")
+                    ),
                 },
             },
             {
@@ -121,13 +112,10 @@ def tiers(told: Sequence[Told]) -> Figure:
         {"joinaggregate": [most], "groupby": ["drawn"]},
         {"calculate": "datum.updates / max(1, datum.most)", "as": "share"},
     ]
-    spec: Spec = {
-        "params": switches(told),
-        "transform": [*over_seeds("updates", "tier", "submodel"), *shares],
-        **panels_of(told, cells, width=210),
-    }
+    spec = parts.switched(told, *parts.over_seeds("updates", "tier", "submodel"), *shares)
+    spec |= parts.panels_of(told, cells, width=210)
     about = "How many updates of each submodel came from clients of each tier or kind of device."
-    about += about_seeds(told, " Means over seeds.")
+    about += parts.about_seeds(told, " Means over seeds.")
     return Figure("tiers", "Who trained which submodel", about, spec, records)
 
 
@@ -136,7 +124,7 @@ def simulated(told: Sequence[Told]) -> Figure:
     records = simulated_records(told)
     short = max((record["hours"] for record in records), default=0) < 1
     unit, in_hour = ("minutes", 60) if short else ("hours", 1)
-    axis = {"title": f"simulated {unit}", "format": NUMBER}
+    axis = {"title": f"simulated {unit}", "format": parts.NUMBER}
     y: Spec = {"field": unit, "type": "quantitative", "axis": axis}
     ways = list(ALTERNATIVES.values())
     colour: Spec = {
@@ -145,24 +133,18 @@ def simulated(told: Sequence[Told]) -> Figure:
         "scale": {"domain": ways},
         "legend": {"title": None, "orient": "bottom", "symbolType": "stroke", "symbolOpacity": 1},
     }
-    said = tips(told, tip("way"), tip("round", "d"), tip(unit, ".3~g"))
-    inner = curves_of(told, y, {"x": ROUND, "color": colour}, said)
-    known = {record["run"] for record in records}
-    drawn = [each for each in told if each.run.name in known]
-    spec: Spec = {
-        "params": switches(told),
-        "transform": [
-            {"calculate": f"datum.hours * {in_hour}", "as": unit},
-            *over_seeds(unit, "round", "way"),
-            counted_points("way"),
-        ],
-    }
-    if len(lines_of(drawn)) > 1:
-        spec |= panels_of(drawn, {**inner, "height": 240})
-    else:
-        spec |= {**inner, "width": "container", "height": 240}
+    said = parts.tips(told, tip("way"), tip("round", "d"), tip(unit, ".3~g"))
+    inner = parts.curves_of(told, y, {"x": ROUND, "color": colour}, said)
+    spec = parts.switched(
+        told,
+        {"calculate": f"datum.hours * {in_hour}", "as": unit},
+        *parts.over_seeds(unit, "round", "way"),
+        parts.counted_points("way"),
+    ) | parts.wide_or_panels(parts.those_in(told, records), inner, 240)
     about = (
         "Simulated time up to each round: with nested submodels, if everyone trained the full "
         "model (the price of waiting for stragglers), and with only the clients that fit it."
     )
-    return Figure("simulated-time", "Simulated time", about + about_seeds(told), spec, records)
+    return Figure(
+        "simulated-time", "Simulated time", about + parts.about_seeds(told), spec, records
+    )

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nefl.artifacts.runfolder import PARTITION
-from nefl.data import load_dataset
+from nefl.config import RunConfig
 from nefl.data.partition import Partition
 from nefl.errors import NeflError
 from nefl.methods import capability_levels
@@ -15,6 +15,7 @@ from nefl.report.costs import client_sizes
 from nefl.report.datasets import Record, Told
 from nefl.server.cohort import tier_of
 from nefl.server.devices import Fleet
+from nefl.tasks.finding import load_task
 
 MAX_CLIENTS_DRAWN = 200
 
@@ -64,32 +65,41 @@ def _label_counts(each: Told) -> tuple[Sequence[str], Counts]:
     run = each.run
     if run.facts is not None and run.facts.label_counts:
         return run.facts.class_names, run.facts.label_counts
-    data = run.config.data if run.config else None
-    # An older folder does not say: ask the data, but only files at hand, and no user's code.
-    at_hand = data is not None and (
-        data.name == "digits" or (data.root is not None and Path(data.root).exists())
-    )
-    if data is None or not at_hand or is_reference(data.name):
+    if run.facts is not None and not run.facts.class_names:
+        each.missing["labels"] = "its examples have no classes"
+        return (), ()
+    if run.config is None or not _at_hand(run.config):
         each.missing["labels"] = "the folder does not note them, and the data is not at hand"
         return (), ()
     try:
-        options = dict(data.options)
-        # Into the reader's own cache: a run that is looked at does not say where to write.
-        dataset = load_dataset(data.name, root=data.root, options=options)
-        partition = Partition.load(run.path / PARTITION)
-        counts = partition.label_counts(dataset.train.labels, dataset.classes)
+        # Into the reader's own cache: a run that is looked at does not say where to write. And
+        # without its metrics, which may be code of the user's.
+        data = replace(run.config.data, cache=None)
+        task = load_task(replace(run.config, data=data, metrics=()))
+        labels = task.train_labels()
+        if labels is None:
+            each.missing["labels"] = "its examples have no classes"
+            return (), ()
+        counts = Partition.load(run.path / PARTITION).label_counts(labels, task.classes)
     except (NeflError, OSError, IndexError) as error:
         each.missing["labels"] = str(error)
         return (), ()
-    names = dataset.class_names or tuple(map(str, range(dataset.classes)))
-    return names, tuple(map(tuple, counts.tolist()))
+    return task.class_names, tuple(map(tuple, counts.tolist()))
+
+
+def _at_hand(config: RunConfig) -> bool:
+    """Whether the data can be asked without a download and without code of the user's."""
+    data = config.data
+    if is_reference(data.name) or is_reference(config.task):
+        return False
+    return data.name == "digits" or (data.root is not None and Path(data.root).exists())
 
 
 def tier_records(told: Sequence[Told]) -> list[Record]:
     """Return how often clients of each tier, or kind of device, trained each submodel."""
     records = []
     for each in told:
-        config, submodels = each.run.config, len(each.run.accuracy) or len(each.costs.profiles)
+        config, submodels = each.run.config, len(each.run.scores) or len(each.costs.profiles)
         who = each.assignments
         if config is None or who is None or not submodels:
             each.missing["tiers"] = "the log does not say who trained what"

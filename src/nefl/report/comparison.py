@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nefl.errors import ConfigError
 from nefl.report.costs import bytes_spent, costs_of, macs_spent
 from nefl.report.gathering import (
     SECTIONS,
@@ -15,8 +16,10 @@ from nefl.report.gathering import (
     say_setting,
     varied_keys,
 )
-from nefl.report.published import ALIKE, Published, published_for
+from nefl.report.published import ALIKE, PUBLISHED, Published, published_for
 from nefl.report.runs import Run, mean
+from nefl.report.scores import best_first, with_arrow
+from nefl.state import MeasuredBy
 from nefl.wording import counted
 
 MEASURES = ("worst", "average", "best")
@@ -54,9 +57,9 @@ class Row:
         name: the method, and what else tells it from other rows.
         runs: the runs that count, by seed.
         finished: whether they all are.
-        measures: `worst`, `average`, `best` (accuracies 0 to 1), `bytes` and `macs`.
-        to_target: for each target accuracy, the rounds until the average reached it, of those
-            runs that did.
+        measures: `worst`, `average`, `best` (of the primary metric), `bytes` and `macs`.
+        to_target: for each target, the rounds until the average reached it, of those runs that
+            did.
         published: what others reported for it.
     """
 
@@ -70,15 +73,25 @@ class Row:
     @property
     def submodels(self) -> int:
         """How many submodels were measured."""
-        return len(self.runs[0].accuracy)
+        return len(self.runs[0].scores)
+
+    @property
+    def metric(self) -> MeasuredBy:
+        """What its runs are measured by."""
+        return self.runs[0].metric
 
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that may be set against each other: the same data, partition and model."""
+    """Rows that may be set against each other: the same metric, data, partition and model."""
 
     title: str
     rows: tuple[Row, ...]
+
+    @property
+    def metric(self) -> MeasuredBy:
+        """What its rows are measured by."""
+        return self.rows[0].metric
 
     def competes(self, row: Row) -> bool:
         """Whether a row may be the best: finished, and with as many submodels as any other.
@@ -88,9 +101,10 @@ class Section:
         return row.finished and row.submodels == max(other.submodels for other in self.rows)
 
     def best(self, measure: str) -> float:
-        """Return the best mean of a measure among rows that compete, as it is printed."""
-        found = [shown(row.measures[measure].mean) for row in self.rows if self.competes(row)]
-        return max((value for value in found if math.isfinite(value)), default=math.nan)
+        """Return the best mean of a measure among rows that compete, not-a-number if none does."""
+        found = [row.measures[measure].mean for row in self.rows if self.competes(row)]
+        known = [value for value in found if math.isfinite(value)]
+        return self.metric.best(known) if known else math.nan
 
     def fastest(self, target: float) -> float:
         """Return the fewest rounds to a target among rows whose runs all reached it."""
@@ -108,7 +122,7 @@ class Comparison:
 
     Attributes:
         sections: the tables.
-        targets: accuracies whose rounds were counted.
+        targets: averages whose rounds were counted.
         shared: what all runs have in common, in a line.
         notes: what a reader must know to read the tables rightly.
         paper: whether published figures were asked for.
@@ -119,11 +133,6 @@ class Comparison:
     shared: str = ""
     notes: tuple[str, ...] = ()
     paper: bool = False
-
-
-def shown(accuracy: float) -> float:
-    """Return an accuracy as printed, so that equal figures are equally bold."""
-    return round(accuracy, 4)
 
 
 def compare(
@@ -137,10 +146,14 @@ def compare(
 
     Args:
         runs: the runs, in the order in which their rows shall stand.
-        targets: average accuracies, 0 to 1, whose rounds are counted.
+        targets: averages of the primary metric whose rounds are counted.
         paper: whether to look for published figures.
-        sort: a measure to order the rows by, highest first; or as given.
+        sort: a measure to order the rows by, best first; or as given.
+
+    Raises:
+        ConfigError: if a target cannot be one of what the runs are measured by.
     """
+    check_targets(runs, targets)
     gathered = gather(runs)
     settings = [each.settings for each in gathered]
     varied = varied_keys(settings)
@@ -153,23 +166,48 @@ def compare(
         row = _row(each.name, each.runs, targets, published)
         places.setdefault(each.title, []).append(row)
     if sort:
-        for rows in places.values():
-            rows.sort(key=lambda row: -_or_lowest(row.measures[sort].mean))
+        places = {
+            title: best_first(rows[0].metric, [(row.measures[sort].mean, row) for row in rows])
+            for title, rows in places.items()
+        }
+    notes += _metrics(gathered)
     notes += _differences(settings, varied, names)
     notes += _families(gathered)
     if targets:
         notes += _grids(gathered)
     if paper and not any(row.published for rows in places.values() for row in rows):
         notes.append("no published figures are known for these settings")
+    if paper:
+        notes += _not_published(gathered)
     sections = tuple(Section(title, tuple(rows)) for title, rows in places.items())
     return Comparison(
         sections, tuple(targets), _in_common(settings, varied), tuple(dict.fromkeys(notes)), paper
     )
 
 
+def check_targets(runs: Sequence[Run], targets: Sequence[float]) -> None:
+    """Refuse targets that say nothing of what runs are measured by.
+
+    Raises:
+        ConfigError: if runs are measured by several metrics, or a share is not between 0 and 1.
+    """
+    metrics = list(dict.fromkeys(run.metric for run in runs))
+    if targets and len(metrics) > 1:
+        names = ", ".join(with_arrow(metric) for metric in metrics)
+        raise ConfigError(
+            f"target {targets[0]:g}: the runs are measured by {names}; compare them apart"
+        )
+    for target in targets:
+        if not math.isfinite(target):
+            raise ConfigError(f"target {target}: give a number")
+        if metrics[0].percent and not 0 < target < 1:
+            name = metrics[0].name
+            raise ConfigError(f"target {target:g}: give {name} between 0 and 1, as in 0.8")
+
+
 def _left_out(each: Gathered) -> list[str]:
     """Say which runs do not count, and which count although they are not finished."""
-    marked = [run for run in each.runs if run.status != "finished" or not run.accuracy]
+    marked = [run for run in each.runs if run.status != "finished" or not run.scores]
     notes = [f"{run.name}: {why}" for run, why in each.others]
     return notes + [f"{run.name}: its row is marked *, {run.progress}" for run in marked]
 
@@ -177,15 +215,15 @@ def _left_out(each: Gathered) -> list[str]:
 def _row(
     name: str, runs: Sequence[Run], targets: Sequence[float], published: Published | None
 ) -> Row:
-    measured = [run for run in runs if run.accuracy]
+    measured = [run for run in runs if run.scores]
     return Row(
         name=name,
         runs=tuple(runs),
-        finished=all(run.status == "finished" and bool(run.accuracy) for run in runs),
+        finished=all(run.status == "finished" and bool(run.scores) for run in runs),
         measures={
-            "worst": Spread(tuple(run.accuracy[0] for run in measured)),
-            "average": Spread(tuple(mean(run.accuracy) for run in measured)),
-            "best": Spread(tuple(max(run.accuracy) for run in measured)),
+            "worst": Spread(tuple(run.scores[0] for run in measured)),
+            "average": Spread(tuple(mean(run.scores) for run in measured)),
+            "best": Spread(tuple(run.metric.best(run.scores) for run in measured)),
             "bytes": Spread(tuple(float(bytes_spent(run)) for run in runs)),
             "macs": Spread(tuple(macs_spent(run, costs_of(run)) for run in runs)),
         },
@@ -196,9 +234,23 @@ def _row(
 
 def _rounds_to(runs: Sequence[Run], target: float) -> tuple[float, ...]:
     first = (
-        next((e.number for e in run.evaluated if mean(e.accuracy) >= target), None) for run in runs
+        next((e.number for e in run.evaluated if run.metric.reached(mean(e.scores), target)), None)
+        for run in runs
     )
     return tuple(float(number) for number in first if number is not None)
+
+
+def _metrics(gathered: Sequence[Gathered]) -> list[str]:
+    """Say that rows are measured by several metrics, so that nobody compares across them."""
+    holders: dict[str, list[str]] = {}
+    for each in gathered:
+        held = holders.setdefault(with_arrow(each.runs[0].metric), [])
+        if each.name not in held:
+            held.append(each.name)
+    if len(holders) < 2:
+        return []
+    told = "; ".join(f"{metric}: {', '.join(names)}" for metric, names in holders.items())
+    return [f"not measured by the same, so in tables of their own ({told})"]
 
 
 def _differences(
@@ -223,7 +275,7 @@ def _differences(
 def _families(gathered: Sequence[Gathered]) -> list[str]:
     sizes: dict[int, list[str]] = {}
     for each in gathered:
-        count = len(each.runs[0].accuracy)
+        count = len(each.runs[0].scores)
         if count and each.name not in sizes.setdefault(count, []):
             sizes[count].append(each.name)
     if len(sizes) < 2:
@@ -253,6 +305,14 @@ def _departures(name: str, run: Run, published: Published | None) -> list[str]:
     return [f"{name} is not as published: {', '.join(told)}"] if told else []
 
 
+def _not_published(gathered: Sequence[Gathered]) -> list[str]:
+    others = [each.name for each in gathered if each.runs[0].metric.name != PUBLISHED]
+    if not others:
+        return []
+    told = ", ".join(dict.fromkeys(others))
+    return [f"published figures are of {PUBLISHED}; none stand beside {told}"]
+
+
 def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     first = settings[0]
     told = [
@@ -267,7 +327,3 @@ def _in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> 
     if "rounds" not in varied:
         told.append(counted(first["rounds"], "round"))
     return ", ".join(told)
-
-
-def _or_lowest(value: float) -> float:
-    return value if math.isfinite(value) else -math.inf

@@ -3,11 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nefl.artifacts.runfolder import to_json
+from nefl.report.datasets import SCORE
+from nefl.report.figures import BY_COST
 from nefl.report.vega import Figure, theme
+from nefl.state import MeasuredBy
 
 Packed = dict[str, Any]
 
@@ -21,9 +24,22 @@ class Content:
 
 
 def make_content(
-    runs: Sequence[str], figures: Mapping[str, Figure], *, live: bool = False, version: str = ""
+    runs: Sequence[str],
+    figures: Mapping[str, Figure],
+    metric: MeasuredBy,
+    *,
+    live: bool = False,
+    version: str = "",
 ) -> Content:
-    """Pack figures; those with the same data share it."""
+    """Pack figures; those with the same data share it.
+
+    Args:
+        runs: the runs' names.
+        figures: the figures, by name.
+        metric: what the field `score` of their data is.
+        live: whether the page follows its runs.
+        version: by which such a page knows whether it is up to date.
+    """
     datasets: dict[str, Packed] = {}
     keys: dict[str, str] = {}
     for name, figure in figures.items():
@@ -31,12 +47,13 @@ def make_content(
         digest = hashlib.sha256(json.dumps(packed).encode()).hexdigest()[:16]
         datasets[digest] = packed
         keys[name] = digest
-    costs = next((keys[name] for name in keys if name.startswith("accuracy-by-")), None)
+    costs = next((keys[name] for name in BY_COST if name in keys), None)
     content = {
         "runs": list(runs),
         "figures": {n: {"spec": f.spec, "data": keys[n]} for n, f in figures.items()},
         "datasets": datasets,
         "costs": costs,
+        "metric": asdict(metric) | {"field": SCORE},
         "themes": {"light": theme("light"), "dark": theme("dark")},
         "live": live,
         "version": version,

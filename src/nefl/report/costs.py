@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from nefl.artifacts.runfolder import PARTITION
 from nefl.config import ModelConfig, RunConfig
-from nefl.data import make_transform
+from nefl.data.augment import make_transform
 from nefl.data.catalog import DATASETS
 from nefl.data.partition import Partition
 from nefl.errors import NeflError
 from nefl.methods import capability_levels, family_of
 from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.references import is_reference
 from nefl.report.entries import RoundEntry
@@ -28,6 +29,7 @@ from nefl.report.runs import Run, mean
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.devices import Fleet
 from nefl.setting import optimiser_copies
+from nefl.tasks.images import augmentation
 
 Sizes = npt.NDArray[np.int64]
 
@@ -57,9 +59,8 @@ def costs_of(run: Run) -> Costs:
         noted = run.facts.submodels if run.facts else ()
         return Costs(noted, unknown=f"{config.model.name} is a model of the user's own")
     try:
-        classes, shape = _input_of(run, config)
-        local = config.local
-        costs = _costs(config.model, classes, shape, local.batch_size, optimiser_copies(local))
+        signature, local = _signature_of(run, config), config.local
+        costs = _costs(config.model, signature, local.batch_size, optimiser_copies(local))
     except NeflError as error:
         return Costs(unknown=str(error))
     if costs.family is not None and run.fingerprint not in ("", costs.family.fingerprint):
@@ -68,16 +69,15 @@ def costs_of(run: Run) -> Costs:
 
 
 @lru_cache(maxsize=64)
-def _costs(
-    model: ModelConfig, classes: int, shape: tuple[int, int, int], batch: int, copies: int
-) -> Costs:
-    family = family_of(model, classes, shape)
-    return Costs(tuple(profile_family(family, shape, batch, copies)), family)
+def _costs(model: ModelConfig, signature: Signature, batch: int, copies: int) -> Costs:
+    family = family_of(model, signature)
+    return Costs(tuple(profile_family(family, signature, batch, copies)), family)
 
 
-def _input_of(run: Run, config: RunConfig) -> tuple[int, tuple[int, int, int]]:
+def _signature_of(run: Run, config: RunConfig) -> Signature:
+    """Return what a run's models take and give: as noted, or as its data set is known."""
     if run.facts is not None:
-        return len(run.facts.class_names), run.facts.input_shape
+        return run.facts.signature
     known = DATASETS.get(config.data.name)
     if known is None:
         raise NeflError(f"{config.data.name}: its shape and classes are not known")
@@ -85,7 +85,8 @@ def _input_of(run: Run, config: RunConfig) -> tuple[int, tuple[int, int, int]]:
     # Only the shape is asked for, so that any mean and deviation will do.
     plain = (0.0,) * channels, (1.0,) * channels
     policy = augmentation(config, config.data.name)
-    return known.classes, make_transform(policy, *plain, known.input_shape, train=True).output_shape
+    transform = make_transform(policy, *plain, known.input_shape, train=True)
+    return Signature(transform.output_shape, known.classes)
 
 
 def client_sizes(run: Run) -> Sizes | None:
@@ -109,7 +110,7 @@ def assignments(run: Run, costs: Costs, sizes: Sizes | None) -> list[Assignment]
     if all(entry.clients for entry in run.rounds):
         return [entry.clients for entry in run.rounds]
     config = run.config
-    submodels = len(costs.profiles) or len(run.accuracy)
+    submodels = len(costs.profiles) or len(run.scores)
     if config is None or not submodels:
         return None
     fleet = None

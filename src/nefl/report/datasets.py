@@ -18,9 +18,13 @@ from nefl.report.costs import (
 from nefl.report.entries import RoundEntry
 from nefl.report.gathering import line_names
 from nefl.report.runs import Run, mean
+from nefl.report.scores import drawn_score, with_arrow
 from nefl.report.weights import OfSubmodel, l1_norms, newest_state, step_sizes
+from nefl.state import MeasuredBy
 
 Record = dict[str, Any]
+EVALUATIONS = "evaluations"
+"""What a run lacks that was not measured, or not by what others are."""
 MAX_POINTS = 4000
 """Points of the lines of one figure; more would be slow to draw and no better to see."""
 
@@ -102,17 +106,31 @@ def left_out(told: Sequence[Told], *gaps: str) -> list[str]:
     return [f"{', '.join(names)}: not in {gap}: {why}" for (gap, why), names in found.items()]
 
 
-def accuracy_records(told: Sequence[Told]) -> list[Record]:
-    """Return a record for each evaluation: worst, average, best and each submodel, in percent."""
+SCORE = "score"
+"""The field of the primary metric, whatever that is called."""
+
+
+def metric_of(told: Sequence[Told]) -> MeasuredBy:
+    """Return what a figure of some runs is drawn by: what the first that was measured is."""
+    runs = [each.run for each in told]
+    return next((run.metric for run in runs if run.evaluated), runs[0].metric)
+
+
+def evaluation_records(told: Sequence[Told]) -> list[Record]:
+    """Return a record for each evaluation: worst, average, best and each submodel."""
+    metric = metric_of(told)
     return [
         {
             **each.names,
             "method": each.run.method,
             "round": entry.number,
-            "worst": _percent(entry.accuracy[0]),
-            "average": _percent(mean(entry.accuracy)),
-            "best": _percent(max(entry.accuracy)),
-            **{f"submodel {k}": _percent(a) for k, a in enumerate(entry.accuracy, start=1)},
+            "worst": drawn_score(metric, entry.scores[0]),
+            "average": drawn_score(metric, mean(entry.scores)),
+            "best": drawn_score(metric, metric.best(entry.scores)),
+            **{
+                f"submodel {k}": drawn_score(metric, score)
+                for k, score in enumerate(entry.scores, start=1)
+            },
         }
         for each, entries in zip(told, thinned(told, _measured(told)), strict=True)
         for entry in entries
@@ -120,11 +138,16 @@ def accuracy_records(told: Sequence[Told]) -> list[Record]:
 
 
 def _measured(told: Sequence[Told]) -> list[list[RoundEntry]]:
-    """Return each run's evaluations."""
+    """Return the evaluations of each run that is measured as the figure is."""
+    metric = metric_of(told)
     for each in told:
-        if not each.run.evaluated:
-            each.missing["accuracy"] = f"nothing was measured yet ({each.run.progress})"
-    return [list(each.run.evaluated) for each in told]
+        run = each.run
+        if not run.evaluated:
+            each.missing[EVALUATIONS] = f"nothing was measured yet ({run.progress})"
+        elif run.metric != metric:
+            own, drawn = with_arrow(run.metric), with_arrow(metric)
+            each.missing[EVALUATIONS] = f"it is measured by {own}, the figures are of {drawn}"
+    return [list(each.run.evaluated) if each.run.metric == metric else [] for each in told]
 
 
 def thinned(
@@ -154,23 +177,20 @@ def thinned(
 
 def submodel_records(told: Sequence[Told]) -> list[Record]:
     """Return a record for each submodel at each evaluation."""
-    most = max((len(each.run.accuracy) for each in told), default=0)
+    metric = metric_of(told)
+    most = max((len(each.run.scores) for each in told), default=0)
     return [
         {
             **each.names,
             "method": each.run.method,
             "round": entry.number,
             "submodel": k,
-            "accuracy": _percent(accuracy),
+            SCORE: drawn_score(metric, score),
         }
         for each, entries in zip(told, thinned(told, _measured(told), most), strict=True)
         for entry in entries
-        for k, accuracy in enumerate(entry.accuracy, start=1)
+        for k, score in enumerate(entry.scores, start=1)
     ]
-
-
-def _percent(share: float) -> float | None:
-    return round(100 * share, 2) if math.isfinite(share) else None
 
 
 def round_records(told: Sequence[Told]) -> list[Record]:
@@ -195,21 +215,22 @@ def round_records(told: Sequence[Told]) -> list[Record]:
 
 
 def cost_records(told: Sequence[Told]) -> list[Record]:
-    """Return each submodel's accuracy and cost."""
-    _measured(told)
+    """Return how each submodel did at the last evaluation, and its cost."""
+    metric = metric_of(told)
     return [
         {
             **each.names,
             "submodel": profile.index,
-            "accuracy": _percent(each.run.accuracy[profile.index - 1]),
+            SCORE: drawn_score(metric, entries[-1].scores[profile.index - 1]),
             "MACs": profile.macs_total,
             "parameters": profile.params,
             "bytes": profile.payload_bytes,
             "memory": profile.train_memory_bytes,
         }
-        for each in told
+        for each, entries in zip(told, _measured(told), strict=True)
+        if entries
         for profile in each.costs.profiles
-        if profile.index <= len(each.run.accuracy)
+        if profile.index <= len(entries[-1].scores)
     ]
 
 

@@ -23,7 +23,8 @@ class RoundEntry:
 
     Attributes:
         number: the round, from 1.
-        accuracy: of each submodel, 0 to 1, smallest first; empty where nothing was measured.
+        scores: the run's primary metric of each submodel, smallest first; empty where it was not
+            measured.
         loss: mean training loss of the clients.
         trained: how many updates of each submodel counted, by its number.
         clients: which clients trained each submodel, by its number; empty in older logs.
@@ -34,11 +35,12 @@ class RoundEntry:
         failures: what failed or was refused.
         attempt: how often the round was tried before.
         simulated: simulated seconds and counts, where devices are simulated.
+        metrics: everything that was measured of each submodel, by the metric's name.
         test_loss: of each submodel, where it was measured.
     """
 
     number: int
-    accuracy: tuple[float, ...]
+    scores: tuple[float, ...]
     loss: float
     trained: Mapping[int, int]
     clients: Mapping[int, tuple[int, ...]]
@@ -49,6 +51,7 @@ class RoundEntry:
     failures: tuple[Failure, ...]
     attempt: int
     simulated: Mapping[str, float]
+    metrics: Mapping[str, tuple[float, ...]]
     test_loss: tuple[float, ...] = ()
 
 
@@ -61,8 +64,13 @@ class Attempt:
     failures: tuple[Failure, ...]
 
 
-def read_round(event: Mapping[str, Any]) -> RoundEntry | None:
-    """Return a round's entry, or nothing if the line does not even say which round it is."""
+def read_round(event: Mapping[str, Any], primary: str) -> RoundEntry | None:
+    """Return a round's entry, or nothing if the line does not even say which round it is.
+
+    Args:
+        event: the line.
+        primary: the name of the run's primary metric.
+    """
     number = event.get("round")
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         return None
@@ -72,9 +80,10 @@ def read_round(event: Mapping[str, Any]) -> RoundEntry | None:
         if isinstance(listed, list)
     }
     wall = event.get("wall_seconds", event.get("seconds"))
+    metrics = read_metrics(event)
     return RoundEntry(
         number=number,
-        accuracy=tuple(map(_real, _list(event.get("accuracy")))),
+        scores=metrics.get(primary, ()),
         loss=_real(event.get("loss")),
         trained={k: _whole(n) for k, n in _by_submodel(event.get("trained")).items()},
         clients=clients,
@@ -84,11 +93,18 @@ def read_round(event: Mapping[str, Any]) -> RoundEntry | None:
         seconds=max(0.0, _real(wall)) if math.isfinite(_real(wall)) else 0.0,
         failures=_failures(event),
         attempt=_whole(event.get("attempt")),
+        metrics=metrics,
         test_loss=tuple(map(_real, _list(event.get("test_loss")))),
         simulated={
             str(k): _real(v) for k, v in _table(event.get("simulated")).items() if _is_number(v)
         },
     )
+
+
+def read_metrics(event: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    """Return what a line says was measured of each submodel, by the metric's name."""
+    found = {str(name): _list(values) for name, values in _table(event.get("metrics")).items()}
+    return {name: tuple(map(_real, values)) for name, values in found.items() if values}
 
 
 def read_attempt(event: Mapping[str, Any]) -> Attempt | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nefl.report.datasets import Told
+from nefl.report.datasets import SCORE, Record, Told
 from nefl.report.vega import Spec
 
 PANEL = 250
@@ -20,6 +20,29 @@ def switches(told: Sequence[Told]) -> list[Spec]:
         {"name": "shown", "value": [each.run.name for each in told]},
         {"name": "seeds", "value": "averaged"},
     ]
+
+
+def switched(told: Sequence[Told], *transform: Spec) -> Spec:
+    """What every figure begins with: its switches, and how its records are prepared."""
+    return {"params": switches(told), "transform": list(transform)}
+
+
+def wide(inner: Spec, height: int | Spec) -> Spec:
+    """One view, as wide as the page."""
+    return {**inner, "width": "container", "height": height}
+
+
+def wide_or_panels(told: Sequence[Told], inner: Spec, height: int | Spec) -> Spec:
+    """One view for one line, a panel for each of several."""
+    if len(lines_of(told)) > 1:
+        return panels_of(told, {**inner, "height": height})
+    return wide(inner, height)
+
+
+def those_in(told: Sequence[Told], records: Sequence[Record]) -> list[Told]:
+    """Return the runs that have records."""
+    known = {record["run"] for record in records}
+    return [each for each in told if each.run.name in known]
 
 
 def lines_of(told: Sequence[Told]) -> list[str]:
@@ -119,12 +142,24 @@ SUBMODEL = {
     "legend": {"title": "submodel", "symbolOpacity": 1},
 }
 ROUND = {"field": "round", "type": "quantitative", "axis": whole("x", "round")}
-ACCURACY = {
-    "field": "accuracy",
-    "type": "quantitative",
-    "scale": {"zero": False},
-    "axis": {"title": "test accuracy, %", "format": NUMBER},
-}
+
+
+def score_channel(title: str) -> Spec:
+    """An axis of the primary metric."""
+    return {
+        "field": SCORE,
+        "type": "quantitative",
+        "scale": {"zero": False},
+        "axis": {"title": title, "format": NUMBER},
+    }
+
+
+def deviation_bar(along: str, channel: Spec) -> Spec:
+    """A bar from `low` to `high` along an axis."""
+    return {
+        "mark": {"type": "rule", "strokeWidth": 1.5},
+        "encoding": {along: channel | {"field": "low"}, f"{along}2": {"field": "high"}},
+    }
 
 
 def curves_of(
@@ -207,6 +242,7 @@ def tips(told: Sequence[Told], *own: Spec) -> list[Spec]:
     return [tip("drawn", title="run"), *own, *(spread if has_seeds(told) else [])]
 
 
+BARS = " Points and bars are the mean over seeds and a standard deviation."
 OVER_SEEDS = " Lines and bands are the mean over seeds and a standard deviation."
 
 

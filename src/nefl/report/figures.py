@@ -2,19 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nefl.report.accuracy_figures import cost, curves, extremes, panels, rounds
 from nefl.report.client_figures import labels, simulated, tiers
 from nefl.report.datasets import Told
 from nefl.report.model_figures import coverage, norms, steps
+from nefl.report.score_figures import cost, curves, extremes, panels, rounds
 from nefl.report.vega import Figure
+
+BY_COST = ("by-macs", "by-parameters", "by-bytes")
+"""Figures of the primary metric against a cost, which share their data."""
 
 FIGURES: Mapping[str, Callable[[Sequence[Told]], Figure]] = {
     "curves": curves,
     "extremes": extremes,
     "learning-curves": panels,
-    "accuracy-by-macs": cost("MACs", "MACs of a forward pass", "multiply-accumulates"),
-    "accuracy-by-parameters": cost("parameters", "parameters", "number of parameters"),
-    "accuracy-by-bytes": cost("bytes", "bytes sent each way", "bytes to send it"),
+    "by-macs": cost("MACs", "MACs of a forward pass", "multiply-accumulates"),
+    "by-parameters": cost("parameters", "parameters", "number of parameters"),
+    "by-bytes": cost("bytes", "bytes sent each way", "bytes to send it"),
     "step-sizes": steps,
     "l1-norms": norms,
     "coverage": coverage,

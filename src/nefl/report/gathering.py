@@ -7,11 +7,13 @@ from typing import Any
 
 from nefl.data.catalog import DATASETS
 from nefl.report.runs import Run
+from nefl.report.scores import with_arrow
 from nefl.wording import counted
 
 WITHOUT_EFFECT = (
     "seed",
     "about",
+    "metrics",  # of which the primary one counts, see `effective`
     "engine.name",
     "engine.workers",
     "engine.device",
@@ -28,7 +30,9 @@ WITHOUT_EFFECT = (
 )
 """Settings in which gathered runs may differ: what they measure is the same."""
 
-SECTIONS = ("data.name", "partition", "model.name", "clients.count")
+METRIC = "metric"
+"""What runs are measured by, which is treated as one of their settings."""
+SECTIONS = (METRIC, "data.name", "partition", "model.name", "clients.count")
 """Settings that make sections where they differ; what else differs is told in the name."""
 
 LONGEST = 30
@@ -82,6 +86,7 @@ def effective(run: Run) -> dict[str, Any]:
     }.get(kind)
     settings["partition"] = kind if detail is None else f"{kind}({detail})"
     settings["partition.min_examples"] = partition.get("partition.min_examples")
+    settings[METRIC] = with_arrow(run.metric)
     return settings
 
 
@@ -100,7 +105,7 @@ def say_setting(key: str, value: Any) -> str:
     """Return a setting as names have it."""
     if key == "clients.count":
         return counted(value, "client")
-    if key in ("data.name", "partition", "model.name"):
+    if key in SECTIONS:
         return str(value)
     text = "none" if value is None else str(value)
     # A list of devices would push every figure out of the table; the note below it tells more.
@@ -156,7 +161,7 @@ def _choose(group: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[tuple[Run, str
         kept.append(chosen)
         why = f"left out, {chosen.name} is the same run (seed {seed})"
         others += [(run, why) for run in same if run is not chosen]
-    finished = [run for run in kept if run.status == "finished" and run.accuracy]
+    finished = [run for run in kept if run.status == "finished" and run.scores]
     if not finished:
         return tuple(kept), tuple(others)
     part = [run for run in kept if run not in finished]

@@ -3,20 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nefl.report import figure_parts as parts
 from nefl.report.datasets import Told, coverage_records, norm_records, step_records
-from nefl.report.figure_parts import (
-    PANEL,
-    SUBMODEL,
-    about_seeds,
-    has_seeds,
-    lines_of,
-    over_seeds,
-    panels_of,
-    switches,
-    tip,
-    tips,
-    whole,
-)
+from nefl.report.figure_parts import SUBMODEL, tip
 from nefl.report.vega import FILE_WIDTH, Figure, Spec
 
 LETTER = 6.5
@@ -28,16 +17,13 @@ MANY_TENSORS = 90
 
 def _by_place(told: Sequence[Told], place: str, value: str, records: list[Any]) -> Spec:
     """A number of each submodel along the model, a panel for each line."""
-    known = {record["run"] for record in records}
-    drawn = [each for each in told if each.run.name in known]
+    drawn = parts.those_in(told, records)
     places = _in_order(records, place)
-    one = len(lines_of(drawn)) == 1
-    room = (FILE_WIDTH if one else PANEL) / max(1, len(places))
+    room = (FILE_WIDTH if len(parts.lines_of(drawn)) == 1 else parts.PANEL) / max(1, len(places))
     level = max(map(len, places), default=0) * LETTER < room
-    y: Spec = {"field": value, "type": "quantitative", "scale": {"zero": False}}
-    said = tips(told, tip("submodel"), tip(place), tip(value, ".4~g"))
+    y: Spec = {"field": value, "type": "quantitative", "scale": {"zero": False}, "title": value}
+    said = parts.tips(told, tip("submodel"), tip(place), tip(value, ".4~g"))
     inner: Spec = {
-        "height": 220,
         "encoding": {
             "x": {
                 "field": place,
@@ -51,27 +37,19 @@ def _by_place(told: Sequence[Told], place: str, value: str, records: list[Any]) 
             },
             "color": SUBMODEL,
             # Bars of one place stand side by side, where there is room for it.
-            **({"xOffset": {"field": "submodel"}} if level and has_seeds(drawn) else {}),
+            **({"xOffset": {"field": "submodel"}} if level and parts.has_seeds(drawn) else {}),
             "detail": {"field": "drawn", "type": "nominal"},
         },
         "layer": [
-            {
-                "mark": {"type": "rule", "strokeWidth": 1.5},
-                "encoding": {"y": y | {"field": "low", "title": value}, "y2": {"field": "high"}},
-            },
+            parts.deviation_bar("y", y),
             {
                 "mark": {"type": "line", "point": {"size": 40, "filled": True}},
-                "encoding": {"y": y | {"title": value}, "tooltip": said},
+                "encoding": {"y": y, "tooltip": said},
             },
         ],
     }
-    base: Spec = {
-        "params": switches(told),
-        "transform": over_seeds(value, place, "submodel"),
-    }
-    if one:
-        return {**base, **inner, "width": "container"}
-    return {**base, **panels_of(drawn, inner)}
+    base = parts.switched(told, *parts.over_seeds(value, place, "submodel"))
+    return base | parts.wide_or_panels(drawn, inner, 220)
 
 
 def _in_order(records: Sequence[Mapping[str, Any]], place: str) -> list[str]:
@@ -80,15 +58,14 @@ def _in_order(records: Sequence[Mapping[str, Any]], place: str) -> list[str]:
     return list(dict.fromkeys(str(record[place]) for record in by_size))
 
 
-BARS = " Points and bars are the mean over seeds and a standard deviation."
-
-
 def steps(told: Sequence[Told]) -> Figure:
     """Step sizes by block and submodel."""
     records = step_records(told)
     about = "Step size of each residual block of each submodel at the newest checkpoint."
     spec = _by_place(told, "block", "step size", records)
-    return Figure("step-sizes", "Step sizes", about + about_seeds(told, BARS), spec, records)
+    return Figure(
+        "step-sizes", "Step sizes", about + parts.about_seeds(told, parts.BARS), spec, records
+    )
 
 
 def norms(told: Sequence[Told]) -> Figure:
@@ -96,7 +73,7 @@ def norms(told: Sequence[Told]) -> Figure:
     records = norm_records(told)
     about = "Mean absolute weight of each layer of each submodel at the newest checkpoint."
     spec = _by_place(told, "layer", "L1 norm", records)
-    about += about_seeds(told, BARS)
+    about += parts.about_seeds(told, parts.BARS)
     return Figure("l1-norms", "Average L1 norm of weights", about, spec, records)
 
 
@@ -107,13 +84,13 @@ def coverage(told: Sequence[Told]) -> Figure:
     """
     records = coverage_records(told)
     tensors = list(dict.fromkeys(record["tensor"] for record in records))
-    lines = max(1, len(lines_of(told)))
+    lines = max(1, len(parts.lines_of(told)))
     width = max(120, min(FILE_WIDTH, COVERAGE_WIDTH // lines))
     x: Spec = {
         "type": "quantitative",
-        "axis": whole("x", "updates of an element", most=max(2, width // 50)),
+        "axis": parts.whole("x", "updates of an element", most=max(2, width // 50)),
     }
-    said = tips(told, tip("tensor"), tip("mean", ".1f"), tip("least", ".3~g"))
+    said = parts.tips(told, tip("tensor"), tip("mean", ".1f"), tip("least", ".3~g"))
     bar: Spec = {
         "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.5},
         "encoding": {"x": {"field": "least", **x}, "x2": {"field": "mean"}, "tooltip": said},
@@ -122,8 +99,8 @@ def coverage(told: Sequence[Told]) -> Figure:
         "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
         "encoding": {"x": {"field": "mean", **x}, "tooltip": said},
     }
+    height = {"step": 14 if len(tensors) <= MANY_TENSORS else 7}
     inner: Spec = {
-        "height": {"step": 14 if len(tensors) <= MANY_TENSORS else 7},
         "encoding": {
             "y": {
                 "field": "tensor",
@@ -134,19 +111,17 @@ def coverage(told: Sequence[Told]) -> Figure:
         },
         "layer": [bar, dot],
     }
-    base: Spec = {
-        "params": switches(told),
-        "transform": over_seeds("mean", "tensor", also=["least"]),
-    }
+    base = parts.switched(told, *parts.over_seeds("mean", "tensor", also=["least"]))
     if lines == 1:
         fit = {"autosize": {"type": "fit-x", "contains": "padding"}}
-        spec = {**base, **inner, "width": "container", **fit}
+        spec = base | parts.wide(inner, height) | fit
     else:
         columns = max(1, COVERAGE_WIDTH // width)
-        spec = {**base, **panels_of(told, inner, columns=columns, width=width)}
+        view = {**inner, "height": height}
+        spec = base | parts.panels_of(told, view, columns=columns, width=width)
     about = (
         "How many updates the elements of each shared tensor were averaged from over the run: the "
         "dot is the mean, the bar reaches to the element that was trained least."
     )
-    about += about_seeds(told, " Both are means over seeds.")
+    about += parts.about_seeds(told, " Both are means over seeds.")
     return Figure("coverage", "Coverage by tensor", about, spec, records)

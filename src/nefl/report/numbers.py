@@ -1,7 +1,5 @@
 """Numbers as people read them."""
 
-import math
-
 
 def show_count(count: float) -> str:
     """Write a large number for people, as in 6.711M."""
@@ -27,8 +25,3 @@ def show_duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def show_percent(share: float | None) -> str:
-    """Write a share as a percentage without its sign, as the paper does; a dash if unknown."""
-    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.2f}"

@@ -106,7 +106,8 @@
         row.append(cell);
       }
     };
-    line(element.createTHead(), "th", names);
+    const { field, name: called } = content.metric;
+    line(element.createTHead(), "th", names.map((name) => (name === field ? called : name)));
     const body = element.createTBody();
     for (const row of rows.slice(0, MOST_ROWS)) line(body, "td", names.map((name) => row[name]));
     if (rows.length > MOST_ROWS) {
@@ -126,13 +127,15 @@
   function means(rows) {
     const each = document.getElementById("seeds")?.value === "each";
     const groups = new Map();
-    for (const row of rows.filter((r) => r.accuracy !== undefined)) {
+    const { field, percent } = content.metric;
+    const places = (value) => Number(percent ? value.toFixed(2) : value.toPrecision(4));
+    for (const row of rows.filter((r) => r[field] !== undefined)) {
       const drawn = each ? row.run : row.line;
       const key = JSON.stringify([drawn, row.submodel]);
       const group = groups.get(key) ?? { ...row, drawn, sum: 0, count: 0 };
-      groups.set(key, { ...group, sum: group.sum + row.accuracy, count: group.count + 1 });
+      groups.set(key, { ...group, sum: group.sum + row[field], count: group.count + 1 });
     }
-    return [...groups.values()].map((g) => ({ ...g, accuracy: Number((g.sum / g.count).toFixed(2)) }));
+    return [...groups.values()].map((g) => ({ ...g, score: places(g.sum / g.count) }));
   }
 
   // The best submodel of each line that a budget allows.
@@ -144,18 +147,20 @@
     const costs = records(content.costs).map((r) => r[kind]);
     const [low, high] = [Math.min(...costs), Math.max(...costs)];
     const budget = slider.value === slider.max ? high : low * (high / low) ** (slider.value / 100);
+    const { name, better, percent } = content.metric;
+    const gain = better === "up" ? (a, b) => a.score - b.score : (a, b) => b.score - a.score;
     const best = new Map();
     for (const row of rows) {
       const known = best.get(row.drawn);
-      if (row[kind] <= budget * 1.000001 && (!known || row.accuracy > known.accuracy)) best.set(row.drawn, row);
+      if (row[kind] <= budget * 1.000001 && (!known || gain(row, known) > 0)) best.set(row.drawn, row);
     }
-    const order = [...best.values()].sort((a, b) => b.accuracy - a.accuracy);
+    const order = [...best.values()].sort((a, b) => gain(b, a));
     slider.setAttribute("aria-valuetext", `${short(budget)} ${kind}`);
     document.getElementById("budget-value").textContent = `${short(budget)} ${kind}`;
     const list = document.getElementById("budget-picks");
     list.replaceChildren(...order.map((row) => {
       const item = document.createElement("li");
-      item.textContent = `${row.drawn}: submodel ${row.submodel}, ${row.accuracy} % with ${short(row[kind])} ${kind}`;
+      item.textContent = `${row.drawn}: submodel ${row.submodel}, ${name} ${row.score}${percent ? " %" : ""} with ${short(row[kind])} ${kind}`;
       return item;
     }));
   }

@@ -15,29 +15,27 @@ from markupsafe import Markup
 
 from nefl.report.comparison import compare
 from nefl.report.content import make_content, script_json
-from nefl.report.datasets import Told, left_out, tell
+from nefl.report.datasets import EVALUATIONS, Told, left_out, metric_of, tell
 from nefl.report.figure_parts import has_seeds, lines_of
-from nefl.report.figures import by_name
+from nefl.report.figures import BY_COST, by_name
 from nefl.report.runs import Run
+from nefl.report.scores import describe_metrics
 from nefl.report.summary import abouts_of, failures_of, problems_of, summary_of
 from nefl.report.tables import footnotes, grids
 from nefl.report.vega import Figure, browser_library
 
+SCORES, COST = "scores", "cost"
 GROUPS: Sequence[tuple[str, str, tuple[str, ...]]] = (
-    ("accuracy", "Accuracy by round", ("curves", "extremes", "loss")),
-    (
-        "cost",
-        "Accuracy and cost",
-        ("accuracy-by-macs", "accuracy-by-parameters", "accuracy-by-bytes"),
-    ),
+    (SCORES, "Test {metric} by round", ("curves", "extremes", "loss")),
+    (COST, "Test {metric} and cost", BY_COST),
     ("steps", "Step sizes and weights", ("step-sizes", "l1-norms")),
     ("coverage", "Coverage by tensor", ("coverage",)),
     ("clients", "Clients and their data", ("tiers", "labels")),
     ("time", "Time and traffic", ("simulated-time", "seconds", "traffic", "failures")),
 )
 TOLD_IN = {
-    "accuracy": ("accuracy",),
-    "cost": ("costs",),
+    SCORES: (EVALUATIONS,),
+    COST: ("costs",),
     "steps": ("weights", "step sizes"),
     "coverage": ("coverage",),
     "clients": ("labels", "tiers"),
@@ -109,19 +107,22 @@ def _values(runs: Sequence[Run], refused: Sequence[str], watched: str) -> dict[s
     told = tell(runs)
     figures = by_name(told)
     groups = _groups(figures, told)
-    content = make_content([run.name for run in runs], figures, live=bool(watched), version=watched)
+    metric = metric_of(told)
+    names = [run.name for run in runs]
+    content = make_content(names, figures, metric, live=bool(watched), version=watched)
     # What a watched page cannot put in anew: where it changes, the page is loaded again.
     fixed = [(group.notes, [(f.about, f.notes) for f in group.figures]) for group in groups]
     content.json["outline"] = hashlib.sha256(repr(fixed).encode()).hexdigest()[:16]
     comparison = compare(runs) if len(runs) > 1 else None
     failures, failure_line = failures_of(runs)
-    submodels = max((len(run.accuracy) for run in runs), default=0)
+    submodels = max((len(run.scores) for run in runs if run.metric == metric), default=0)
     return {
         "title": runs[0].name if len(runs) == 1 else f"{len(runs)} runs of nefl",
         "version": version("nefl"),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "live": bool(watched),
         "runs": [summary_of(each) for each in told],
+        "metrics": describe_metrics(run.metric for run in runs),
         "abouts": abouts_of(runs),
         "problems": [*problems_of(runs), *(f"left out: {reason}" for reason in refused)],
         "grids": grids(comparison) if comparison else [],
@@ -143,13 +144,14 @@ def _submodels(count: int) -> list[str]:
 
 def _groups(figures: Mapping[str, Figure], told: Sequence[Told]) -> list[Group]:
     groups = []
+    metric = metric_of(told).name
     for key, title, names in GROUPS:
         found = tuple(figures[name] for name in names if name in figures)
         gaps = [*TOLD_IN[key], *(["simulated time"] if "simulated-time" in figures else [])]
         notes = left_out(told, *gaps)
         if not found and not notes:
             notes = ["Nothing to show yet."]
-        groups.append(Group(key, title, found, tuple(notes)))
+        groups.append(Group(key, title.format(metric=metric), found, tuple(notes)))
     return groups
 
 

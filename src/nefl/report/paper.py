@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.report.comparison import Row, compare
-from nefl.report.figure_parts import ACCURACY, SUBMODEL
+from nefl.report.comparison import Row, Spread, compare
+from nefl.report.datasets import SCORE
+from nefl.report.figure_parts import SUBMODEL, deviation_bar, score_channel
 from nefl.report.gathering import effective, title_of, varied_keys
 from nefl.report.runs import Run, mean
+from nefl.report.scores import best_first, drawn_score, score_axis, which_is_better, with_arrow
 from nefl.report.vega import Figure, Spec
+from nefl.state import MeasuredBy
 
 END = 30.0
 COARSE_STEPS = 10
@@ -107,53 +110,63 @@ def toy_ode() -> Figure:
     return Figure("toy-ode", "Toy example of an ODE solver", about, spec, records)
 
 
+def _of_one_metric(runs: Sequence[Run]) -> tuple[MeasuredBy, list[Run], tuple[str, ...]]:
+    """Return what the first run that was measured is measured by, the runs like it, and a note."""
+    metric = next((run.metric for run in runs if run.evaluated), runs[0].metric)
+    others = ", ".join(run.name for run in runs if run.metric != metric)
+    note = f"{others}: left out, the figure is of {with_arrow(metric)}"
+    return metric, [run for run in runs if run.metric == metric], (note,) if others else ()
+
+
 def by_method(runs: Sequence[Run]) -> Figure:
-    """Every method in a line: the accuracy of each submodel and the average, seeds averaged."""
+    """Every method in a line: the metric of each submodel and the average, seeds averaged."""
+    metric, runs, notes = _of_one_metric(runs)
     sections = compare(runs).sections
     records: list[dict[str, Any]] = [
         {"section": section.title, "method": row.name, **values}
         for section in sections
         for row in section.rows
-        for values in _accuracies(row)
+        for values in _scores(row)
     ]
-    known = [record for record in records if "average" in record]
-    order = [record["method"] for record in sorted(known, key=lambda record: -record["average"])]
+    known = [(record["average"], record["method"]) for record in records if "average" in record]
+    order = best_first(metric, known)
     titles = [section.title for section in sections]
     column: Spec = {"field": "section", "type": "nominal", "title": None, "sort": titles}
-    lines = _method_lines(list(dict.fromkeys(order)))
+    lines = _method_lines(list(dict.fromkeys(order)), score_channel(score_axis(metric)))
     about = (
-        "Test accuracy of each submodel and, as an upright stroke, their average; the bar is a "
-        "standard deviation of the average over seeds."
+        f"The test {metric.name} of each submodel and, as an upright stroke, their average; "
+        f"{which_is_better(metric)}. The bar is a standard deviation of the average over seeds."
     )
     spec: Spec = {"facet": {"column": column}, "spec": lines} if len(titles) > 1 else lines
-    return Figure("by-method", "Accuracy by method", about, spec, records)
+    return Figure("by-method", f"The test {metric.name} by method", about, spec, records, notes)
 
 
-def _accuracies(row: Row) -> list[dict[str, float]]:
-    """Return the average with its spread, then each submodel's accuracy, in percent."""
+def _scores(row: Row) -> list[dict[str, float | None]]:
+    """Return the average with its spread, then each submodel, as figures draw them."""
     average = row.measures["average"]
     if not math.isfinite(average.mean):
         return []
-    spread = average.spread if math.isfinite(average.spread) else 0.0
-    ends = {"low": average.mean - spread, "high": average.mean + spread}
-    found = [_percents({"average": average.mean, **ends})]
+    found = [_drawn(row, {"average": average.mean, **_ends(average)})]
     if row.submodels > 1:  # the only model of FedAvg is no submodel
-        each = zip(*(run.accuracy for run in row.runs if run.accuracy), strict=True)
+        each = zip(*(run.scores for run in row.runs if run.scores), strict=True)
         found += [
-            {"submodel": k, **_percents({"accuracy": mean(values)})}
+            {"submodel": k, **_drawn(row, {SCORE: mean(values)})}
             for k, values in enumerate(each, start=1)
         ]
     return found
 
 
-def _percents(shares: dict[str, float]) -> dict[str, float]:
-    return {name: round(100 * share, 2) for name, share in shares.items()}
+def _ends(found: Spread) -> dict[str, float]:
+    spread = found.spread if math.isfinite(found.spread) else 0.0
+    return {"low": found.mean - spread, "high": found.mean + spread}
 
 
-def _method_lines(order: list[str]) -> Spec:
-    averages, submodels = (
-        [{"filter": f"isValid(datum.{field})"}] for field in ("average", "accuracy")
-    )
+def _drawn(row: Row, values: dict[str, float]) -> dict[str, float | None]:
+    return {name: drawn_score(row.metric, value) for name, value in values.items()}
+
+
+def _method_lines(order: list[str], x: Spec) -> Spec:
+    averages, submodels = ([{"filter": f"isValid(datum.{field})"}] for field in ("average", SCORE))
     stroke = {"type": "tick", "thickness": 2.5, "size": 15, "opacity": 1, "tooltip": True}
     return {
         "width": 340,
@@ -170,7 +183,7 @@ def _method_lines(order: list[str]) -> Spec:
             {
                 "transform": averages,
                 "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"x": ACCURACY | {"field": "low"}, "x2": {"field": "high"}},
+                "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}},
             },
             {
                 "transform": submodels,
@@ -181,19 +194,19 @@ def _method_lines(order: list[str]) -> Spec:
                     "opacity": 1,
                     "tooltip": True,
                 },
-                "encoding": {"x": ACCURACY, "color": SUBMODEL},
+                "encoding": {"x": x, "color": SUBMODEL},
             },
             {
                 "transform": averages,
                 "mark": stroke,
-                "encoding": {"x": ACCURACY | {"field": "average"}},
+                "encoding": {"x": x | {"field": "average"}},
             },
         ],
     }
 
 
 def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
-    """Average and worst accuracy by a setting, methods and seeds gathered as in comparisons.
+    """Average and worst submodel by a setting, methods and seeds gathered as in comparisons.
 
     Numbers are joined by lines; of names each has its dots side by side. Where the setting has one
     value, methods stand one below the other.
@@ -204,6 +217,7 @@ def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
         name: the figure's name.
         title: what the setting is called.
     """
+    metric, runs, notes = _of_one_metric(runs)
     rows = [row for section in compare(runs).sections for row in section.rows]
     settings = [effective(row.runs[0]) for row in rows]
     others = [k for k in varied_keys(settings) if k != key]
@@ -214,39 +228,37 @@ def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
         for record in _point(row, measure, own[key], title_of(own, others))
     ]
     values = list(dict.fromkeys(record["setting"] for record in records))
+    channel = score_channel(score_axis(metric))
     if len(values) <= 1:
-        inner = _one_value(records)
+        averages = [(r[SCORE], r["method"]) for r in records if r["measure"] == "average"]
+        inner = _one_value(best_first(metric, averages), channel)
     elif all(isinstance(value, int | float) for value in values):
-        inner = _joined(title, sorted(values))
+        inner = _joined(title, sorted(values), channel)
     else:
-        inner = _side_by_side(title)
+        inner = _side_by_side(title, channel)
     spec: Spec = {
         "facet": {"column": {"field": "measure", "type": "nominal", "title": None}},
         "spec": inner,
     }
-    about = f"Average and worst accuracy by {title}; bars are a standard deviation over seeds."
+    about = (
+        f"The average and the worst test {metric.name} by {title}; {which_is_better(metric)}. Bars "
+        "are a standard deviation over seeds."
+    )
     if len(values) == 1:
         about = f"{about} All runs have the same: {values[0]}."
-    return Figure(name, f"Accuracy by {title}", about, spec, records)
+    return Figure(name, f"The test {metric.name} by {title}", about, spec, records, notes)
 
 
 def _point(row: Row, measure: str, value: Any, section: str) -> list[dict[str, Any]]:
     found = row.measures[measure]
     if not math.isfinite(found.mean):
         return []
-    spread = found.spread if math.isfinite(found.spread) else 0.0
     return [
         {
             "method": ", ".join(filter(None, (row.name, section))),
             "measure": measure,
             "setting": value,
-            **_percents(
-                {
-                    "accuracy": found.mean,
-                    "low": found.mean - spread,
-                    "high": found.mean + spread,
-                }
-            ),
+            **_drawn(row, {SCORE: found.mean, **_ends(found)}),
         }
     ]
 
@@ -259,14 +271,13 @@ _METHOD: Spec = {
 }
 
 
-def _bars(along: str, mark: Spec) -> list[Spec]:
-    """Accuracies along an axis, with a bar for their spread."""
-    bar: Spec = {"mark": {"type": "rule", "strokeWidth": 1.5}}
-    bar["encoding"] = {along: ACCURACY | {"field": "low"}, f"{along}2": {"field": "high"}}
-    return [bar, {"mark": {"tooltip": True, **mark}, "encoding": {along: ACCURACY}}]
+def _bars(along: str, channel: Spec, mark: Spec) -> list[Spec]:
+    """The metric along an axis, with a bar for its spread."""
+    point: Spec = {"mark": {"tooltip": True, **mark}, "encoding": {along: channel}}
+    return [deviation_bar(along, channel), point]
 
 
-def _joined(title: str, values: list[float]) -> Spec:
+def _joined(title: str, values: list[float], channel: Spec) -> Spec:
     x: Spec = {
         "field": "setting",
         "type": "quantitative",
@@ -274,25 +285,23 @@ def _joined(title: str, values: list[float]) -> Spec:
         "scale": {"zero": False, "padding": 12},
     }
     line = {"type": "line", "point": {"size": 50, "filled": True}}
-    layers = _bars("y", line)
+    layers = _bars("y", channel, line)
     return {"width": 230, "height": 220, "encoding": {"x": x, "color": _METHOD}, "layer": layers}
 
 
-def _side_by_side(title: str) -> Spec:
+def _side_by_side(title: str, channel: Spec) -> Spec:
     """Dots without lines, since names have no distances."""
     x: Spec = {"field": "setting", "type": "nominal", "sort": None}
     x["axis"] = {"title": title, "labelAngle": 0}
     encoding = {"x": x, "xOffset": {"field": "method", "sort": None}, "color": _METHOD}
-    layers = _bars("y", {"type": "point", "filled": True, "size": 60, "opacity": 1})
+    layers = _bars("y", channel, {"type": "point", "filled": True, "size": 60, "opacity": 1})
     return {"width": 230, "height": 220, "encoding": encoding, "layer": layers}
 
 
-def _one_value(records: Sequence[dict[str, Any]]) -> Spec:
-    averages = (record for record in records if record["measure"] == "average")
-    order = [record["method"] for record in sorted(averages, key=lambda r: -r["accuracy"])]
+def _one_value(order: list[str], channel: Spec) -> Spec:
     y: Spec = {"field": "method", "type": "nominal", "sort": order}
     y["axis"] = {"title": None, "grid": True, "labelLimit": 260}
-    layers = _bars("x", {"type": "point", "filled": True, "size": 60, "opacity": 1})
+    layers = _bars("x", channel, {"type": "point", "filled": True, "size": 60, "opacity": 1})
     return {"width": 230, "height": {"step": 22}, "encoding": {"y": y}, "layer": layers}
 
 

@@ -9,6 +9,8 @@ from nefl.config_reading import flatten
 from nefl.recipes import load_recipe, recipe_names
 from nefl.report.runs import Run
 
+PUBLISHED = "accuracy"
+"""What is published, and what runs must be measured by for it to stand beside them."""
 ALIKE = ("model.", "data.name", "partition.", "clients.count")
 """Settings in which a run must equal a recipe for the recipe's figures to be set beside it."""
 
@@ -31,10 +33,12 @@ class Published:
 
 
 def published_for(run: Run) -> Published | None:
-    """Return the figures published for a run's settings, if any are known.
+    """Return the figures published for a run's settings, if any are known; they are accuracies.
 
     Of several recipes alike, that with the run's own figures is taken, else the nearest.
     """
+    if run.metric.name != PUBLISHED:
+        return None
     own, alike = _figures(run.settings), []
     for settings in _recipes_with_figures():
         keys = settings.keys() | run.settings.keys()

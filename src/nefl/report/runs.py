@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nefl.artifacts.facts import Facts, read_facts
 from nefl.artifacts.identity import IDENTITY
-from nefl.artifacts.runfolder import CONFIG, LOCK, METRICS, SUMMARY, read_log
+from nefl.artifacts.older import ACCURACY
+from nefl.artifacts.runfolder import CONFIG, FACTS, LOCK, SUMMARY, read_log
+from nefl.artifacts.runfolder import METRICS as LOG
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
 from nefl.files import open_without_links, read_small
 from nefl.parsing import parse_json
-from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_round
+from nefl.report.entries import Attempt, RoundEntry, read_attempt, read_metrics, read_round
+from nefl.state import MeasuredBy
+from nefl.tasks.metrics import METRICS
 from nefl.wording import counted
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ class Run:
         name: the folder's name, made longer where several runs have the same.
         settings: all settings by dotted keys, with defaults for what the folder leaves out.
         config: the settings as a checked configuration, where this version takes them.
+        metric: its primary metric, which "worst", "average" and "best" speak of.
         rounds: what each finished round brought, in order.
         repeated: rounds that did not count.
         status: how far it came.
@@ -54,6 +59,7 @@ class Run:
     name: str
     settings: Mapping[str, Any]
     config: RunConfig | None
+    metric: MeasuredBy
     rounds: tuple[RoundEntry, ...]
     repeated: tuple[Attempt, ...]
     status: Status
@@ -67,34 +73,32 @@ class Run:
     @property
     def evaluated(self) -> tuple[RoundEntry, ...]:
         """The rounds in which the submodels were measured."""
-        return tuple(entry for entry in self.rounds if entry.accuracy)
+        return tuple(entry for entry in self.rounds if entry.scores)
 
     @property
-    def accuracy(self) -> tuple[float, ...]:
-        """The accuracy of each submodel at the last evaluation; nothing before the first."""
-        return self.evaluated[-1].accuracy if self.evaluated else ()
+    def scores(self) -> tuple[float, ...]:
+        """The primary metric of each submodel at the last evaluation; nothing before the first."""
+        return self.evaluated[-1].scores if self.evaluated else ()
 
     @property
     def curves(self) -> list[dict[str, Any]]:
         """A record for each submodel at each evaluation.
 
-        `round`, `submodel` (from 1), `accuracy` and `test_loss`; `updates` and `train_loss` are
-        those of that round: how many updates of the submodel counted, and the mean training loss
-        of all clients.
+        `round`, `submodel` (from 1), every metric under its name, and `test_loss`; `updates` and
+        `train_loss` are those of that round: how many updates of the submodel counted, and the
+        mean training loss of all clients.
         """
         return [
             {
                 "round": entry.number,
                 "submodel": number,
-                "accuracy": accuracy,
-                "test_loss": entry.test_loss[number - 1]
-                if number <= len(entry.test_loss)
-                else math.nan,
+                **{name: _at(values, number) for name, values in entry.metrics.items()},
+                "test_loss": _at(entry.test_loss, number),
                 "updates": entry.trained.get(number, 0),
                 "train_loss": entry.loss,
             }
             for entry in self.evaluated
-            for number, accuracy in enumerate(entry.accuracy, start=1)
+            for number in range(1, len(entry.scores) + 1)
         ]
 
     def frame(self) -> "pd.DataFrame":
@@ -131,6 +135,10 @@ class Run:
         """How far it came, in words."""
         where = f"round {self.last_round} of {self.planned}"
         return "finished" if self.status == "finished" else f"{self.status}, {where}"
+
+
+def _at(values: Sequence[float], submodel: int) -> float:
+    return values[submodel - 1] if submodel <= len(values) else math.nan
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -183,8 +191,9 @@ def read_run(path: str | Path) -> Run:
         raise RunError(f"{path}: is no run's folder (it has no {CONFIG})")
     problems: list[str] = []
     settings, config = _settings(path, problems)
-    events = _events(path, problems)
-    rounds = _rounds(events, problems)
+    events, facts = _events(path, problems), read_facts(path)
+    metric = _primary(facts, events, problems)
+    rounds = _rounds(events, metric.name, problems)
     attempts = map(read_attempt, (e for e in events if e.get("event") == "repeated"))
     repeated = tuple(attempt for attempt in attempts if attempt is not None)
     stops = [e for e in events if e.get("event") in ("stopped", "round", "resume")]
@@ -195,12 +204,13 @@ def read_run(path: str | Path) -> Run:
         name=path.resolve().name,
         settings=settings,
         config=config,
+        metric=metric,
         rounds=rounds,
         repeated=repeated,
         status=_status(path, settings, rounds, repeated, stopped),
         stopped=stopped,
         versions={k: str(start[k]) for k in VERSIONS if k in start},
-        facts=read_facts(path),
+        facts=facts,
         fingerprint=str(_noted(path / IDENTITY).get("model", "")),
         summary=_noted(path / SUMMARY),
         problems=tuple(problems),
@@ -229,22 +239,38 @@ def _events(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     try:
         return list(read_log(path))
     except OSError as error:
-        problems.append(f"{METRICS}: cannot be read ({error.strerror})")
+        problems.append(f"{LOG}: cannot be read ({error.strerror})")
         return []
 
 
-def _rounds(events: Sequence[Mapping[str, Any]], problems: list[str]) -> tuple[RoundEntry, ...]:
+def _primary(
+    facts: Facts | None, events: Sequence[Mapping[str, Any]], problems: list[str]
+) -> MeasuredBy:
+    """Return what a run is measured by: what it noted, else the first thing in its log."""
+    if facts is not None and facts.metrics:
+        return facts.metrics[0]
+    name = next((name for event in events for name in read_metrics(event)), ACCURACY.name)
+    known = METRICS.get(name)
+    if known is None:
+        problems.append(f"{FACTS}: does not say whether {name} is good high or low; high is taken")
+        return MeasuredBy(name, "up")
+    return MeasuredBy(known.name, known.better, percent=known.percent)
+
+
+def _rounds(
+    events: Sequence[Mapping[str, Any]], primary: str, problems: list[str]
+) -> tuple[RoundEntry, ...]:
     found: dict[int, RoundEntry] = {}
     strange = 0
     for event in events:
         if event.get("event") == "round":
-            entry = read_round(event)
+            entry = read_round(event, primary)
             if entry is None:
                 strange += 1
             else:
                 found[entry.number] = entry  # of a round that was run again the last line counts
     if strange:
-        problems.append(f"{METRICS}: {counted(strange, 'line')} of rounds could not be understood")
+        problems.append(f"{LOG}: {counted(strange, 'line')} of rounds could not be understood")
     return tuple(entry for _, entry in sorted(found.items()))
 
 

@@ -12,8 +12,9 @@ from nefl.config import RunConfig
 from nefl.config_reading import flatten
 from nefl.report.costs import bytes_spent, macs_spent
 from nefl.report.datasets import Told
-from nefl.report.numbers import show_bytes, show_count, show_duration, show_percent
+from nefl.report.numbers import show_bytes, show_count, show_duration
 from nefl.report.runs import Run, mean
+from nefl.report.scores import show_score, with_arrow
 from nefl.wording import counted
 
 MOST_FAILURES = 100
@@ -23,7 +24,7 @@ MOST_FAILURES = 100
 def summary_of(each: Told) -> dict[str, Any]:
     """Return a run's row of the first table, and what stands at the end of the page."""
     run = each.run
-    settings, accuracy = run.settings, run.accuracy
+    settings, scores, metric = run.settings, run.scores, run.metric
     macs = macs_spent(run, each.costs)
     return {
         "name": run.name,
@@ -34,9 +35,10 @@ def summary_of(each: Told) -> dict[str, Any]:
         "clients": f"{settings['clients.per_round']} of {settings['clients.count']}",
         "rounds": run.last_round,
         "seed": run.seed,
-        "worst": show_percent(accuracy[0] if accuracy else None),
-        "average": show_percent(mean(accuracy)),
-        "best": show_percent(max(accuracy) if accuracy else None),
+        "metric": with_arrow(metric),
+        "worst": show_score(metric, scores[0] if scores else None),
+        "average": show_score(metric, mean(scores)),
+        "best": show_score(metric, metric.best(scores)),
         "sent": show_bytes(bytes_spent(run)),
         "macs": show_count(macs) if math.isfinite(macs) else "–",
         "time": show_duration(sum(entry.seconds for entry in run.rounds)),

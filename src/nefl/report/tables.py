@@ -4,14 +4,19 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nefl.artifacts.runfolder import to_json
-from nefl.report.comparison import MEASURES, Comparison, Row, Section, Spread, shown
-from nefl.report.numbers import show_bytes, show_count, show_percent
+from nefl.report.comparison import MEASURES, Comparison, Row, Section
+from nefl.report.numbers import show_bytes, show_count
 from nefl.report.published import Published
+from nefl.report.scores import ARROWS, describe_metrics, show_score, show_spread, show_target
+
+WIDE = MEASURES[:2]
+"""What a wide table has of each section."""
+PAPER = ("paper worst", "paper average")
 
 
 @dataclass(frozen=True)
@@ -41,24 +46,37 @@ class Grid:
 
 def grids(comparison: Comparison) -> list[Grid]:
     """Return one table for each section, with all that was measured."""
-    headings = ["method", "seeds", *MEASURES]
-    headings += [f"rounds to {_target(target)}" for target in comparison.targets]
-    headings += ["sent", "MACs"]
-    if comparison.paper:
-        headings += ["paper worst", "paper average"]
     return [
         Grid(
             section.title,
-            tuple(headings),
+            _headings(section, comparison),
             tuple(_cells(row, section, comparison) for row in section.rows),
         )
         for section in comparison.sections
     ]
 
 
+def _headings(section: Section, comparison: Comparison) -> tuple[str, ...]:
+    targets = (show_target(section.metric, target) for target in comparison.targets)
+    return (
+        "method",
+        "seeds",
+        *_measures(section, MEASURES),
+        *(f"rounds to {target}" for target in targets),
+        "sent",
+        "MACs",
+        *(PAPER if comparison.paper else ()),
+    )
+
+
+def _measures(section: Section, measures: Sequence[str]) -> tuple[str, ...]:
+    arrow = ARROWS[section.metric.better]
+    return tuple(f"{measure} {arrow}" for measure in measures)
+
+
 def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ...]:
     cells = [Cell(_marked(row.name, finished=row.finished)), Cell(str(len(row.runs)))]
-    cells += [_accuracy(row, section, measure) for measure in MEASURES]
+    cells += [_score(row, section, measure) for measure in MEASURES]
     for target in comparison.targets:
         found = row.to_target[target]
         fastest = len(section.rows) > 1 and found.mean == section.fastest(target)
@@ -67,40 +85,39 @@ def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ..
     cells.append(Cell(show_bytes(row.measures["bytes"].mean)))
     macs = row.measures["macs"].mean
     cells.append(Cell(show_count(macs) if math.isfinite(macs) else "–"))
-    if comparison.paper:
-        known = row.published
-        cells.append(Cell(show_percent(known.worst if known else None)))
-        cells.append(Cell(show_percent(known.average if known else None)))
-    return tuple(cells)
+    return (*cells, *_published(row, comparison))
+
+
+def _published(row: Row | None, comparison: Comparison) -> list[Cell]:
+    if not comparison.paper:
+        return []
+    known = row.published if row else None
+    figures = (known.worst, known.average) if row and known else (None, None)
+    return [Cell(show_score(row.metric, figure) if row else "–") for figure in figures]
 
 
 def _marked(name: str, *, finished: bool) -> str:
     return name if finished else f"{name} *"
 
 
-def _accuracy(row: Row, section: Section, measure: str) -> Cell:
-    found = row.measures[measure]
+def _score(row: Row, section: Section, measure: str) -> Cell:
+    found, metric = row.measures[measure], section.metric
     several, may_win = len(section.rows) > 1, section.competes(row)
-    best = several and may_win and shown(found.mean) == section.best(measure)
-    return Cell(_with_spread(found, show_percent), best)
-
-
-def _with_spread(found: Spread, show: Callable[[float], str]) -> str:
-    told = show(found.mean)
-    return f"{told} ± {show(found.spread)}" if math.isfinite(found.spread) else told
+    # As printed: equal figures are equally bold.
+    told, best = (show_score(metric, value) for value in (found.mean, section.best(measure)))
+    bold = several and may_win and math.isfinite(found.mean) and told == best
+    return Cell(show_spread(metric, found.mean, found.spread), bold)
 
 
 def _rounds(row: Row, target: float) -> str:
     found = row.to_target[target]
     if not found.values:
         return "never"
-    told = _with_spread(found, lambda value: f"{value:.0f}")
+    told = f"{found.mean:.0f}"
+    if math.isfinite(found.spread):
+        told = f"{told} ± {found.spread:.0f}"
     reached, of = len(found.values), len(row.runs)
     return told if reached == of else f"{told} ({reached} of {of})"
-
-
-def _target(target: float) -> str:
-    return f"{100 * target:g} %"
 
 
 def wide_grid(comparison: Comparison) -> Grid:
@@ -115,31 +132,28 @@ def wide_grid(comparison: Comparison) -> Grid:
         finished = all(row.finished for row in held if row is not None)
         cells = [Cell(_marked(name, finished=finished))]
         for section, row in zip(comparison.sections, held, strict=True):
-            cells += [
-                _accuracy(row, section, measure) if row else Cell("") for measure in MEASURES[:2]
-            ]
-            if comparison.paper:
-                known = row.published if row else None
-                cells.append(Cell(show_percent(known.worst if known else None)))
-                cells.append(Cell(show_percent(known.average if known else None)))
+            cells += [_score(row, section, m) if row else Cell("") for m in WIDE]
+            cells += _published(row, comparison)
         rows.append(tuple(cells))
-    each = ("worst", "average", *(("paper worst", "paper average") if comparison.paper else ()))
+    each = [
+        (*_measures(section, WIDE), *(PAPER if comparison.paper else ()))
+        for section in comparison.sections
+    ]
+    groups = zip(comparison.sections, each, strict=True)
     return Grid(
         comparison.shared,
-        ("method", *each * len(comparison.sections)),
+        ("method", *(heading for own in each for heading in own)),
         tuple(rows),
-        (("", 1), *((section.title, len(each)) for section in comparison.sections)),
+        (("", 1), *((section.title, len(own)) for section, own in groups)),
     )
 
 
 def footnotes(comparison: Comparison) -> list[str]:
     """Return what stands under the tables."""
     rows = [row for section in comparison.sections for row in section.rows]
-    told = []
-    if any(len(row.runs) > 1 for row in rows):
-        told.append("mean ± standard deviation over seeds; accuracies in percent")
-    else:
-        told.append("accuracies in percent")
+    said = describe_metrics(section.metric for section in comparison.sections)
+    several = any(len(row.runs) > 1 for row in rows)
+    told = [f"mean ± standard deviation over seeds; {said}" if several else said]
     if any(not row.finished for row in rows):
         told.append("* not finished")
     sources = dict.fromkeys(row.published.source for row in rows if row.published)
@@ -189,6 +203,8 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "–": "--",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
 }
 
 
@@ -230,11 +246,12 @@ def _figures(published: Published | None) -> dict[str, Any] | None:
 
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return each row as plain values: accuracies 0 to 1, bytes, MACs."""
+    """Return each row as plain values: what it is measured by as it is (shares 0 to 1), costs."""
     return [
         {
             "section": section.title,
             "method": row.name,
+            "metric": asdict(row.metric),
             "finished": row.finished,
             "seeds": [run.seed for run in row.runs],
             "runs": [str(run.path) for run in row.runs],
@@ -281,6 +298,7 @@ def _csv_line(record: Mapping[str, Any]) -> dict[str, Any]:
     line: dict[str, Any] = {
         key: _inert(str(record[key])) for key in ("section", "method", "finished")
     }
+    line["metric"] = _inert(record["metric"]["name"])
     line["seeds"] = len(record["seeds"])
     for name in (*MEASURES, "bytes", "macs"):
         line[name], line[f"{name}_spread"] = record[name]["mean"], record[name]["spread"]
