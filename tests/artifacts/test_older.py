@@ -43,6 +43,6 @@ def test_facts_without_a_signature_are_of_images(tmp_path: Path) -> None:
 
 
 def test_damaged_facts_of_an_older_version_are_none(tmp_path: Path) -> None:
-    for damaged in ({"input_shape": "wide"}, {"class_names": 3}, {"class_names": []}):
-        (tmp_path / "facts.json").write_text(json.dumps(FACTS | damaged))
+    for key, value in (("input_shape", "wide"), ("class_names", 3), ("class_names", [])):
+        (tmp_path / "facts.json").write_text(json.dumps(FACTS | {key: value}))
         assert read_facts(tmp_path) is None

@@ -161,16 +161,17 @@ def test_the_best_curve_is_the_lowest(study: list[Path]) -> None:
 def test_other_metrics_are_left_out_of_a_figure_and_named(
     study: list[Path], make_run: MakeRun
 ) -> None:
-    told = tell(runs_of([*study, make_run("right", [[0.5, 0.6]] * 2)]))
+    told = tell(runs_of([make_run("right", [[0.5, 0.6]] * 2), *study]))
     for name in ("curves", "extremes", "learning-curves", "by-parameters"):
         assert {record["run"] for record in FIGURES[name](told).records} == set(FINALS)
+    assert picture(FIGURES["curves"](told)).legend == list(FINALS)
     assert left_out(told, "evaluations") == [
         "right: not in evaluations: it is measured by accuracy ↑, the figures are of perplexity ↓"
     ]
 
 
 def test_figures_of_studies_are_of_one_metric(study: list[Path], make_run: MakeRun) -> None:
-    runs = runs_of([*study, make_run("right", [[0.5, 0.6]])])
+    runs = runs_of([make_run("right", [[0.5, 0.6]]), *study])
     figure = by_method(runs)
     assert figure.spec["encoding"]["y"]["sort"] == ["heterofl", "nefl-w", "fjord"]
     assert figure.notes == ("right: left out, the figure is of perplexity ↓",)

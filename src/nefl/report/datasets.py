@@ -16,7 +16,7 @@ from nefl.report.costs import (
     trained_totals,
 )
 from nefl.report.entries import RoundEntry
-from nefl.report.gathering import line_names
+from nefl.report.gathering import leading_metric, line_names
 from nefl.report.runs import Run, mean
 from nefl.report.scores import drawn_score, with_arrow
 from nefl.report.weights import OfSubmodel, l1_norms, newest_state, step_sizes
@@ -111,9 +111,14 @@ SCORE = "score"
 
 
 def metric_of(told: Sequence[Told]) -> MeasuredBy:
-    """Return what a figure of some runs is drawn by: what the first that was measured is."""
-    runs = [each.run for each in told]
-    return next((run.metric for run in runs if run.evaluated), runs[0].metric)
+    """Return what a figure of some runs is drawn by."""
+    return leading_metric([each.run for each in told])
+
+
+def measured_alike(told: Sequence[Told]) -> list[Told]:
+    """Return the runs that a figure of the primary metric has."""
+    metric = metric_of(told)
+    return [each for each in told if each.run.evaluated and each.run.metric == metric]
 
 
 def evaluation_records(told: Sequence[Told]) -> list[Record]:

@@ -92,23 +92,29 @@ def over_seeds(value: str, *by: str, also: Sequence[str] = ()) -> list[Spec]:
     ]
 
 
-def line_colour(told: Sequence[Told]) -> Spec:
-    """A colour for each line; it stays when others are switched off."""
-    return _by_line(told, {})
+def line_colour(told: Sequence[Told], named: Sequence[Told] | None = None) -> Spec:
+    """A colour for each line; it stays when others are switched off.
+
+    Args:
+        told: the runs.
+        named: those whose lines stand in the legend; all, if left out.
+    """
+    return _by_line(told, {}, told if named is None else named)
 
 
 def line_dash(told: Sequence[Told]) -> Spec:
     """Colours return after seven lines; then dashes tell them apart."""
     dashes = ([1, 0], [6, 3], [2, 2])
     turns = [dashes[n // COLOURS_IN_TURN % 3] for n in range(len(lines_of(told)))]
-    return _by_line(told, {"range": turns})
+    return _by_line(told, {"range": turns}, told)
 
 
-def _by_line(told: Sequence[Told], scale: Spec) -> Spec:
-    lines = lines_of(told)
+def _by_line(told: Sequence[Told], scale: Spec, named: Sequence[Told]) -> Spec:
+    lines, in_legend = lines_of(told), lines_of(named)
     legend: Spec = {
         "orient": "bottom",
-        "columns": 2 if max(map(len, lines), default=0) > 20 else 3,
+        "columns": 2 if max(map(len, in_legend), default=0) > 20 else 3,
+        "values": in_legend,
         "title": None,
         "symbolType": "stroke",
         "symbolStrokeWidth": 3,

@@ -8,6 +8,7 @@ from typing import Any
 from nefl.data.catalog import DATASETS
 from nefl.report.runs import Run
 from nefl.report.scores import with_arrow
+from nefl.state import MeasuredBy
 from nefl.wording import counted
 
 WITHOUT_EFFECT = (
@@ -88,6 +89,12 @@ def effective(run: Run) -> dict[str, Any]:
     settings["partition.min_examples"] = partition.get("partition.min_examples")
     settings[METRIC] = with_arrow(run.metric)
     return settings
+
+
+def leading_metric(runs: Sequence[Run]) -> MeasuredBy:
+    """Return what a figure of some runs is drawn by: what most that were measured are."""
+    found = Counter(run.metric for run in runs if run.evaluated)
+    return found.most_common(1)[0][0] if found else runs[0].metric
 
 
 def varied_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:

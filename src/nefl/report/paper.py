@@ -10,7 +10,7 @@ import numpy.typing as npt
 from nefl.report.comparison import Row, Spread, compare
 from nefl.report.datasets import SCORE
 from nefl.report.figure_parts import SUBMODEL, deviation_bar, score_channel
-from nefl.report.gathering import effective, title_of, varied_keys
+from nefl.report.gathering import effective, leading_metric, title_of, varied_keys
 from nefl.report.runs import Run, mean
 from nefl.report.scores import best_first, drawn_score, score_axis, which_is_better, with_arrow
 from nefl.report.vega import Figure, Spec
@@ -111,8 +111,8 @@ def toy_ode() -> Figure:
 
 
 def _of_one_metric(runs: Sequence[Run]) -> tuple[MeasuredBy, list[Run], tuple[str, ...]]:
-    """Return what the first run that was measured is measured by, the runs like it, and a note."""
-    metric = next((run.metric for run in runs if run.evaluated), runs[0].metric)
+    """Return what most runs are measured by, the runs like them, and a note on others."""
+    metric = leading_metric(runs)
     others = ", ".join(run.name for run in runs if run.metric != metric)
     note = f"{others}: left out, the figure is of {with_arrow(metric)}"
     return metric, [run for run in runs if run.metric == metric], (note,) if others else ()

@@ -8,6 +8,7 @@ from nefl.report.datasets import (
     Told,
     cost_records,
     evaluation_records,
+    measured_alike,
     metric_of,
     round_records,
     submodel_records,
@@ -44,7 +45,7 @@ def curves(told: Sequence[Told]) -> Figure:
         about = f"The {name} of each submodel by round; 1 is the smallest."
         title, records = f"The {name} of each submodel", submodel_records(told)
     else:
-        colour = parts.line_colour(told)
+        colour = parts.line_colour(told, measured_alike(told))
         said = _said(told, tip("round", "d"))
         inner = parts.curves_of(told, y, {"x": ROUND, "color": colour}, said, dashed=True)
         spec = parts.switched(
@@ -79,7 +80,7 @@ def extremes(told: Sequence[Told]) -> Figure:
         inner = parts.curves_of(told, y, {"x": ROUND, "color": colour}, said)
         spec = base | parts.wide(inner, 300)
     else:
-        by_line = {"x": ROUND, "color": parts.line_colour(told)}
+        by_line = {"x": ROUND, "color": parts.line_colour(told, measured_alike(told))}
         inner = parts.curves_of(told, y, by_line, said, dashed=True)
         facet = {"column": measure | {"title": None}}
         spec = {**base, "facet": facet, "spec": {**inner, "width": parts.PANEL, "height": 220}}
@@ -125,7 +126,7 @@ def cost(kind: str, title: str, unit: str) -> Callable[[Sequence[Told]], Figure]
                     "scale": {"type": "log", "nice": False, "padding": 16},
                     "axis": {"title": title, "format": ".2s", "tickCount": 5, "labelOverlap": True},
                 },
-                "color": parts.line_colour(told),
+                "color": parts.line_colour(told, measured_alike(told)),
                 "detail": {"field": "drawn", "type": "nominal"},
             },
             "layer": [parts.deviation_bar("y", y), line],
