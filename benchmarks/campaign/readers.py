@@ -61,8 +61,9 @@ def readers(folder: Path) -> dict[str, Reader]:
     import nefl
     from nefl.artifacts.checkpoint import load_state
     from nefl.artifacts.identity import check_unchanged
+    from nefl.artifacts.older import ACCURACY
     from nefl.artifacts.runfolder import stored_config
-    from nefl.artifacts.summary import best_average, summarise
+    from nefl.artifacts.summary import averages, summarise
     from nefl.config_reading import config_from, read_config
     from nefl.data import cifar, idx, images, own, parquet, svhn
     from nefl.data.arrays import check_decoded
@@ -72,7 +73,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     from nefl.engines.flower.registry import read_registry
     from nefl.export.formats import open_model
     from nefl.models.pretrained import fit_weights, read_weights
-    from nefl.report.runs import read_run
+    from nefl.report.reading.runs import read_run
     from nefl.serving.predictor import Predictor
 
     for module in RUNTIMES:
@@ -84,8 +85,8 @@ def readers(folder: Path) -> dict[str, Reader]:
     def as_run(path: Path) -> None:
         read_run(path.parent)
         config_of = stored_config(path.parent)
-        best_average(path.parent, config_of.rounds)
-        summarise(path.parent, family, run_state)
+        averages(path.parent, config_of.rounds, ACCURACY.name)
+        summarise(path.parent, family, run_state, ACCURACY)
         check_unchanged(path.parent, {"model": family.fingerprint})
 
     def picture(path: Path) -> None:

@@ -12,8 +12,8 @@ from nefl.artifacts.facts import read_facts
 from nefl.artifacts.older import ACCURACY
 from nefl.artifacts.runfolder import read_log
 from nefl.nesting.signature import Signature
-from nefl.report.costs import costs_of
-from nefl.report.runs import read_run
+from nefl.report.reading.costs import costs_of
+from nefl.report.reading.runs import read_run
 from nefl.rounds import Observer, RoundReport
 from nefl.training import train
 

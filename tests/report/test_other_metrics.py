@@ -12,15 +12,18 @@ from typer.testing import CliRunner
 from nefl.cli.app import app
 from nefl.cli.watch import table_of
 from nefl.errors import ConfigError
-from nefl.report.client_records import labels_of
-from nefl.report.comparison import compare
-from nefl.report.costs import costs_of
-from nefl.report.datasets import evaluation_records, left_out, tell
-from nefl.report.figures import FIGURES
-from nefl.report.page import make_page
-from nefl.report.paper import by_clients, by_method
-from nefl.report.runs import Run, read_run, read_runs
-from nefl.report.tables import footnotes, grids, to_csv, to_json_text, to_latex, to_markdown
+from nefl.report.figures.by_name import FIGURES
+from nefl.report.figures.client_records import labels_of
+from nefl.report.figures.drawn_run import drawn_runs, left_out
+from nefl.report.figures.run_records import evaluation_records
+from nefl.report.figures.studies import by_clients, by_method
+from nefl.report.page.make import make_page
+from nefl.report.reading.costs import costs_of
+from nefl.report.reading.folders import read_runs
+from nefl.report.reading.runs import Run, read_run
+from nefl.report.tables.comparison import compare
+from nefl.report.tables.formats import to_csv, to_json_text, to_latex, to_markdown
+from nefl.report.tables.grids import footnotes, grids
 from nefl.state import MeasuredBy
 from tests.report.conftest import PERPLEXITY, MakeRun, facts_of, round_line
 from tests.report.picture import picture
@@ -145,7 +148,7 @@ def test_published_accuracies_stand_only_beside_accuracies(make_run: MakeRun) ->
 @pytest.mark.parametrize("name", ["curves", "extremes", "learning-curves", "by-macs"])
 @pytest.mark.parametrize("several", [False, True])
 def test_axes_and_captions_name_the_metric(name: str, several: bool, study: list[Path]) -> None:
-    figure = FIGURES[name](tell(runs_of(study if several else study[:1])))
+    figure = FIGURES[name](drawn_runs(runs_of(study if several else study[:1])))
     assert "perplexity" in figure.about
     assert "Lower is better." in figure.about
     assert "accuracy" not in figure.about + figure.title + json.dumps(figure.spec)
@@ -154,14 +157,14 @@ def test_axes_and_captions_name_the_metric(name: str, several: bool, study: list
 
 
 def test_the_best_curve_is_the_lowest(study: list[Path]) -> None:
-    records = evaluation_records(tell(runs_of(study[:1])))
+    records = evaluation_records(drawn_runs(runs_of(study[:1])))
     assert [(r["worst"], r["average"], r["best"]) for r in records] == [(60, 55, 50), (30, 25, 20)]
 
 
 def test_other_metrics_are_left_out_of_a_figure_and_named(
     study: list[Path], make_run: MakeRun
 ) -> None:
-    told = tell(runs_of([make_run("right", [[0.5, 0.6]] * 2), *study]))
+    told = drawn_runs(runs_of([make_run("right", [[0.5, 0.6]] * 2), *study]))
     for name in ("curves", "extremes", "learning-curves", "by-parameters"):
         assert {record["run"] for record in FIGURES[name](told).records} == set(FINALS)
     assert picture(FIGURES["curves"](told)).legend == list(FINALS)
@@ -191,7 +194,7 @@ def test_a_page_says_perplexity_and_nothing_of_accuracy(study: list[Path]) -> No
 
 
 def test_examples_without_classes_have_no_labels(study: list[Path]) -> None:
-    told = tell(runs_of(study[:1]))
+    told = drawn_runs(runs_of(study[:1]))
     assert labels_of(told) == []
     assert told[0].missing["labels"] == "its examples have no classes"
 

@@ -12,22 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.cli.terminal import PIPE_WIDTH, Terminal, console_for_tables, say
+from nefl.cli.user_files import write_output
 from nefl.errors import ConfigError
-from nefl.report.comparison import Comparison
-from nefl.report.comparison import compare as compare_runs
-from nefl.report.output import write_output
-from nefl.report.runs import read_runs
-from nefl.report.tables import (
-    Cell,
-    Grid,
-    footnotes,
-    grids,
-    to_csv,
-    to_json_text,
-    to_latex,
-    to_markdown,
-    wide_grid,
-)
+from nefl.report.reading.folders import read_runs
+from nefl.report.tables.comparison import Comparison
+from nefl.report.tables.comparison import compare as compare_runs
+from nefl.report.tables.formats import to_csv, to_json_text, to_latex, to_markdown
+from nefl.report.tables.grids import Cell, Grid, footnotes, grids, wide_grid
 
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 Sort = Literal["worst", "average", "best"]

@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from nefl.cli.terminal import say
+from nefl.cli.user_files import write_output
 from nefl.errors import ConfigError
-from nefl.report.datasets import left_out, tell
-from nefl.report.figures import FIGURES
-from nefl.report.output import write_output
-from nefl.report.paper import by_architecture, by_clients, by_method, toy_ode
-from nefl.report.runs import Run, read_runs
-from nefl.report.vega import Figure, draw
+from nefl.report.figures.by_name import FIGURES
+from nefl.report.figures.drawn_run import drawn_runs, left_out
+from nefl.report.figures.studies import by_architecture, by_clients, by_method
+from nefl.report.figures.toy_ode import toy_ode
+from nefl.report.figures.vega import Figure, draw
+from nefl.report.reading.folders import read_runs
+from nefl.report.reading.runs import Run
 
 OF_GROUPS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "by-method": by_method,
@@ -59,9 +61,9 @@ def _figure(name: str, paths: Sequence[Path], every_run: bool) -> Figure:
             raise ConfigError(f"figure {name}: shows means over seeds; leave out --every-run")
         figure, gaps = OF_GROUPS[name](runs), []
     else:
-        told = tell(runs, every_run=every_run)
-        figure = FIGURES[name](told)
-        gaps = left_out(told)
+        drawn = drawn_runs(runs, every_run=every_run)
+        figure = FIGURES[name](drawn)
+        gaps = left_out(drawn)
     notes = [*gaps, *figure.notes]
     if not figure.records:
         why = "; ".join(notes) or "no data"

@@ -14,11 +14,12 @@ from rich.text import Text
 
 from nefl.cli.terminal import Terminal, say
 from nefl.engines.tuning import give_memory_back
-from nefl.report.comparison import MEASURES
-from nefl.report.live import address_of, make_server
-from nefl.report.numbers import show_duration
-from nefl.report.runs import Run, mean, read_runs
-from nefl.report.scores import show_score, with_arrow
+from nefl.report.page.live import address_of, make_server
+from nefl.report.reading.folders import read_runs
+from nefl.report.reading.runs import Run, mean
+from nefl.report.reading.scores import show_score, with_arrow
+from nefl.report.tables.comparison import MEASURES
+from nefl.wording import show_duration
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE = 30
