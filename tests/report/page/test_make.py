@@ -14,7 +14,7 @@ from nefl.report.page.make import make_page
 from nefl.report.page.packed import pack, script_json
 from nefl.report.reading.folders import read_runs
 from nefl.training import train
-from tests.report.conftest import MakeRun, round_line
+from tests.report.conftest import PERPLEXITY, MakeRun, round_line
 
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
 
@@ -140,6 +140,32 @@ def test_seeds_are_averaged_and_drawn_each_on_request(
     page.wait_for_function(f"({lines})() === 3")
     page.select_option("#seeds", "averaged")
     page.wait_for_function(f"({lines})() === 2")
+    opened.check()
+
+
+def test_a_budget_picks_the_lowest_perplexity_and_tables_name_it(
+    page: Page, make_run: MakeRun, tmp_path: Path
+) -> None:
+    paths = [
+        make_run(
+            method,
+            [[60.0, 50.0, 40.0, 30.0, 20.0], final],
+            settings={"model.method": method},
+            metric=PERPLEXITY,
+        )
+        for method, final in (("nefl-w", [30.0, 9.5, 28.0, 27.0, 26.0]), ("fjord", [8.25] * 5))
+    ]
+    opened = Opened(page, write(tmp_path / "report.html", *paths))
+    budget = page.locator("#budget")
+    budget.focus()
+    page.keyboard.press("End")
+    picks = page.locator("#budget-picks li")
+    expect(picks.nth(1)).to_contain_text("nefl-w: submodel 2, perplexity 9.5 with", timeout=WAIT)
+    expect(picks.nth(0)).to_contain_text("fjord: submodel 1, perplexity 8.25 with")
+    page.locator("summary", has_text="The test perplexity by MACs as a table").click()
+    headings = page.locator("[data-table] th", has_text="perplexity")
+    expect(headings.first).to_be_attached(timeout=WAIT)
+    assert "accuracy" not in page.inner_text("main")
     opened.check()
 
 
