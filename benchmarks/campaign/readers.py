@@ -61,6 +61,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     import nefl
     from nefl.artifacts.checkpoint import load_state
     from nefl.artifacts.identity import check_unchanged
+    from nefl.artifacts.older import ACCURACY
     from nefl.artifacts.runfolder import stored_config
     from nefl.artifacts.summary import averages, summarise
     from nefl.config_reading import config_from, read_config
@@ -72,9 +73,8 @@ def readers(folder: Path) -> dict[str, Reader]:
     from nefl.engines.flower.registry import read_registry
     from nefl.export.formats import open_model
     from nefl.models.pretrained import fit_weights, read_weights
-    from nefl.report.runs import read_run
+    from nefl.report.reading.runs import read_run
     from nefl.serving.predictor import Predictor
-    from nefl.state import MeasuredBy
 
     for module in RUNTIMES:
         importlib.import_module(module)
@@ -85,8 +85,8 @@ def readers(folder: Path) -> dict[str, Reader]:
     def as_run(path: Path) -> None:
         read_run(path.parent)
         config_of = stored_config(path.parent)
-        averages(path.parent, config_of.rounds, "accuracy")
-        summarise(path.parent, family, run_state, MeasuredBy("accuracy", "up", percent=True))
+        averages(path.parent, config_of.rounds, ACCURACY.name)
+        summarise(path.parent, family, run_state, ACCURACY)
         check_unchanged(path.parent, {"model": family.fingerprint})
 
     def picture(path: Path) -> None:

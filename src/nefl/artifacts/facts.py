@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from nefl.artifacts.older import facts_as_now
 from nefl.artifacts.runfolder import FACTS, write_json
 from nefl.files import read_small
 from nefl.nesting.profile import SubmodelProfile
@@ -75,7 +76,8 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:
-        values: Mapping[str, Any] = parse_json(read_small(run / FACTS))
-        return _ADAPTER.validate_python(values)
+        values: Any = parse_json(read_small(run / FACTS))
+        known = facts_as_now(values) if isinstance(values, Mapping) else values
+        return _ADAPTER.validate_python(known)
     except (OSError, ValueError, ValidationError):
         return None
