@@ -198,7 +198,10 @@ def test_two_that_race_decode_once(tmp_path: Path) -> None:
     def read() -> Examples:
         reads.append(1)
         time.sleep(0.2)  # long enough that the other arrives meanwhile
-        columns = {"x": np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2), "y": np.arange(2)}
+        columns: dict[str, Any] = {
+            "x": np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2),
+            "y": np.arange(2),
+        }
         return Examples(columns, columns, {})
 
     def run() -> None:

@@ -109,7 +109,8 @@ def test_arrays_in_memory_train_in_workers_and_are_found_again(tmp_path: Path) -
 
 
 def twice(rows: Any, _generator: torch.Generator | None) -> torch.Tensor:
-    return rows["x"].float() * 2
+    doubled: torch.Tensor = rows["x"].float() * 2
+    return doubled
 
 
 def test_functions_in_memory_stay_in_their_process(tmp_path: Path) -> None:
