@@ -214,3 +214,6 @@ def test_commands_say_the_metric(study: list[Path], make_run: MakeRun, tmp_path:
     columns = {str(c.header): list(c.cells) for c in table_of(runs_of([study[0], image])).columns}
     assert list(map(str, columns["metric"])) == ["perplexity ↓", "accuracy ↑"]
     assert columns["best"] == ["20.00", "60.00"]
+    alone = table_of(runs_of(study))
+    assert str(alone.title) == "perplexity ↓"
+    assert "metric" not in [column.header for column in alone.columns]

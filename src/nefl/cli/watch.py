@@ -16,6 +16,7 @@ from nefl.cli.terminal import Terminal, say
 from nefl.engines.tuning import give_memory_back
 from nefl.report.page.live import address_of, make_server
 from nefl.report.reading.folders import read_runs
+from nefl.report.reading.gathering import METRIC
 from nefl.report.reading.runs import Run, mean
 from nefl.report.reading.scores import show_score, with_arrow
 from nefl.report.tables.comparison import MEASURES
@@ -65,11 +66,15 @@ def _follow(paths: Sequence[Path], every: float) -> None:
 
 
 def table_of(runs: Sequence[Run]) -> Table:
-    """Return the table of the terminal."""
-    table = Table(box=box.SIMPLE_HEAD)
-    left_hand = ("run", "state", "metric", "average so far")
-    for heading in (*left_hand[:2], "loss", "metric", *MEASURES, "average so far", "left"):
-        left = heading in left_hand
+    """Return the table of the terminal, with the metric as its title if runs share it."""
+    metrics = list(dict.fromkeys(with_arrow(run.metric) for run in runs))
+    several = len(metrics) > 1
+    table = Table(box=box.SIMPLE_HEAD, title=None if several else Text(metrics[0]))
+    headings = ["run", "state", "loss", *MEASURES, "average so far", "left"]
+    if several:
+        headings.insert(headings.index("loss") + 1, METRIC)
+    for heading in headings:
+        left = heading in ("run", "state", METRIC, "average so far")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for run in runs:
         scores, metric = run.scores, run.metric
@@ -78,7 +83,7 @@ def table_of(runs: Sequence[Run]) -> Table:
             Text(run.name),
             Text(run.progress),
             loss,
-            Text(with_arrow(metric)),
+            *([Text(with_arrow(metric))] if several else []),
             show_score(metric, scores[0] if scores else None),
             show_score(metric, mean(scores)),
             show_score(metric, metric.best(scores)),
