@@ -30,6 +30,8 @@ RANK = {
     "schedule": 3,
     "recipes": 3,
     "methods": 4,
+    "tasks": 4,
+    "asking": 5,
     "elastic": 5,
     "server": 5,
     "client": 5,

@@ -26,15 +26,15 @@ def test_from_a_run_to_an_answer(digits_run: Path, tmp_path: Path) -> None:
     out, elastic = tmp_path / "m.safetensors", tmp_path / "e.safetensors"
     said = invoke(
         "export", digits_run, "--submodel", 2, "--format", "safetensors", "-o", out, "--no-measure",
-        "--images", 50, "--quantize", "int8", "--max-loss", 1,
+        "--examples", 50, "--quantize", "int8", "--max-loss", 1,
     )  # fmt: skip
     assert "submodel 2 as safetensors, int8" in said
-    assert "largest difference of logits" in said
+    assert "largest difference of outputs" in said
     report = json.loads(
         invoke("export", digits_run, "--format", "elastic", "-o", elastic, "--json")
     )
     assert len(report["comparisons"]) == 5
-    image = np.array(open_run(digits_run).setting.dataset.test.images[0, 0])
+    image = np.array(open_run(digits_run).setting.task.test["image"][0, 0])
     Image.fromarray(image).save(tmp_path / "digit.png")
     for file, more in ((out, []), (elastic, ["--submodel", "1"]), (elastic, ["--fits", "macs<9G"])):
         answer = json.loads(invoke("predict", file, tmp_path / "digit.png", "--json", *more))
@@ -46,7 +46,9 @@ def test_from_a_run_to_an_answer(digits_run: Path, tmp_path: Path) -> None:
 
 def test_a_bare_export_takes_the_whole_family(digits_run: Path, tmp_path: Path) -> None:
     for name in ("family.safetensors", "family"):
-        assert "elastic file" in invoke("export", digits_run, "-o", tmp_path / name, "--images", 20)
+        assert "elastic file" in invoke(
+            "export", digits_run, "-o", tmp_path / name, "--examples", 20
+        )
         assert len(nefl.load(tmp_path / name)) == 5
     with pytest.raises(ConfigError, match="all submodels go into one file with the format elastic"):
         invoke("export", digits_run, "-o", tmp_path / "x.onnx")
