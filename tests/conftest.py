@@ -107,7 +107,8 @@ TASK_RUNS: dict[str, dict[str, Any]] = {
         "model": {"name": "decoder_tiny"}, "data": {"name": "text", "options": {"length": 16}},
     },
     "text-classification": {
-        "model": {"name": "decoder_tiny"}, "data": {"name": "json-lines", "options": {"length": 16}},
+        "model": {"name": "decoder_tiny"},
+        "data": {"name": "json-lines", "options": {"length": 16}},
     },
     "table-classification": {"model": {"name": "mlp"}, "data": {"name": "breast-cancer"}},
     "table-regression": {"model": {"name": "mlp"}, "data": {"name": "diabetes"}},

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nefl.methods import METHODS, make_family
     from nefl.nesting.corners import extract, scatter
     from nefl.nesting.modules import Exit, StepSize
+    from nefl.nesting.signature import Signature
     from nefl.nesting.spec import Family, SubmodelSpec
     from nefl.nesting.zero_extension import check_family
     from nefl.recipes import load_recipe, recipe_names, recipe_values
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nefl.rounds import Observer, RoundReport
     from nefl.server.aggregate import Aggregate
     from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
+    from nefl.tasks.metrics import Metric
+    from nefl.tasks.task import Task
     from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
@@ -49,6 +52,7 @@ __all__ = [
     "Evaluation",
     "Exit",
     "Family",
+    "Metric",
     "NeflError",
     "NestingError",
     "Observer",
@@ -59,8 +63,10 @@ __all__ = [
     "RunError",
     "RunResult",
     "ServerState",
+    "Signature",
     "StepSize",
     "SubmodelSpec",
+    "Task",
     "TrainTask",
     "TrainedFamily",
     "UpdateError",
@@ -84,6 +90,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Signature": "nefl.nesting.signature",
+    "Metric": "nefl.tasks.metrics",
+    "Task": "nefl.tasks.task",
     "Aggregate": "nefl.server.aggregate",
     "Budget": "nefl.elastic.budget",
     "ClientUpdate": "nefl.state",

@@ -34,6 +34,7 @@ from nefl.server.devices import Fleet
 from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
+from nefl.tasks.given import GIVEN, describe, keep_given
 from nefl.tasks.task import Task, rows_of
 from nefl.tryout import EXAMPLES, try_out
 
@@ -84,10 +85,15 @@ class Setting:
             ConfigError: if that engine cannot be had.
         """
         workers = count_workers(self.config.engine, self.config.clients.per_round)
-        if not workers:
+        alone = self.config.task == GIVEN and describe(self.task) is None
+        if not workers or (alone and self.config.engine.name == "auto"):
             return SerialEngine(self.site(), self.family)
-        if self.task.folder is None:
-            raise ConfigError("workers need data that is cached on disk; use the serial engine")
+        if alone:
+            raise ConfigError(
+                f"task {self.task.name}: has functions of its own, which workers cannot be given; "
+                "set engine.name to 'serial', or write the task as a function and name it, as in "
+                "task = 'package.module:function'"
+            )
         return WorkersEngine(
             self.config,
             self.family,
@@ -122,7 +128,8 @@ class Setting:
 
     def code_identity(self) -> dict[str, str]:
         """Return checksums of the source of the user's own functions, by module."""
-        names = (self.config.model.name, self.config.data.name, self.config.task)
+        config = self.config
+        names = (config.model.name, config.data.name, config.task, *config.metrics)
         return code_checksums(filter(is_reference, names))
 
     def data_identity(self) -> dict[str, str]:
@@ -202,14 +209,20 @@ def _sha256(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def prepare(config: RunConfig) -> Setting:
+def prepare(config: RunConfig, task: Task | None = None) -> Setting:
     """Load the data, deal it out and build the family.
+
+    Args:
+        config: the run.
+        task: what it learns, where that is given in memory.
 
     Raises:
         NeflError: if any of it cannot be had.
     """
     pick_device(config.engine.device)
-    return arrange(config, load_task(config))
+    if task is None:
+        return arrange(config, load_task(config))
+    return arrange(*keep_given(config, task))
 
 
 def arrange(config: RunConfig, task: Task) -> Setting:

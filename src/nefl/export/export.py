@@ -24,6 +24,7 @@ from nefl.files import check_target, write_atomically
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
 from nefl.state import ServerState
+from nefl.tasks.task import Task
 
 EXAMPLES = 1000
 """Test examples on which a file is compared with the trained model."""
@@ -68,6 +69,7 @@ def export_submodel(
     max_loss: float = MAX_LOSS,
     measure: bool = True,
     trust_code: bool = False,
+    task: Task | None = None,
 ) -> Export:
     """Write a submodel of a run as a plain network, and check the file in its own runtime.
 
@@ -83,6 +85,7 @@ def export_submodel(
         max_loss: what int8 may lose of the most important metric, see `compare.MAX_LOSS`.
         measure: whether to measure latency and peak memory.
         trust_code: import what the run names, though it was never named on this machine.
+        task: what the run learned, where that was given in memory with functions of its own.
 
     Raises:
         NeflError: if something is missing, nothing fits, or the file differs from the model.
@@ -98,7 +101,7 @@ def export_submodel(
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
-    source = open_run(run, best=best, trust_code=trust_code)
+    source = open_run(run, best=best, trust_code=trust_code, task=task)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
     assert submodel is not None  # noqa: S101 -- one of the two is given
@@ -211,6 +214,7 @@ def export_family(
     best: bool = False,
     examples: int = EXAMPLES,
     trust_code: bool = False,
+    task: Task | None = None,
 ) -> ElasticExport:
     """Write all submodels of a run to one elastic file, and check each of them.
 
@@ -224,7 +228,7 @@ def export_family(
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
-    source = open_run(run, best=best, trust_code=trust_code)
+    source = open_run(run, best=best, trust_code=trust_code, task=task)
     numbers = tuple(range(1, len(source.setting.family) + 1))
     trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
     inputs, target = source.test_batch(examples)

@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from nefl.models.decoder import FromHeads, ToHeads
 from nefl.models.vit import HeadsToStream
-from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
+from nefl.nesting.modules import BatchNorm, StaticBatchNorm, StepSize
 
 FACTORABLE = (_ConvNd, nn.Linear, HeadsToStream, FromHeads, BatchNorm)
 """Modules whose output is multiplied when their weight and their bias are."""
@@ -118,7 +118,7 @@ def _fold_norm(network: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _statistics(norm: BatchNorm) -> tuple[Tensor, Tensor] | None:
-    if isinstance(norm, StaticBatchNorm2d):
+    if isinstance(norm, StaticBatchNorm):
         if norm.measured is None and norm.weight.is_meta:
             return norm.weight, norm.weight  # only shapes are asked for
         return norm.measured

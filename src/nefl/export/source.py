@@ -27,7 +27,7 @@ from nefl.server.evaluate import BATCH
 from nefl.setting import Setting, prepare
 from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import subset
-from nefl.tasks.task import rows_of
+from nefl.tasks.task import Task, rows_of
 
 MAX_ANSWERS = 2**26
 """Numbers that a model may answer with in one comparison."""
@@ -108,13 +108,16 @@ def _spaced(rows: np.ndarray, count: int) -> np.ndarray:
     return np.asarray(rows[places])
 
 
-def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -> Source:
+def open_run(
+    run: str | Path, *, best: bool = False, trust_code: bool = False, task: Task | None = None
+) -> Source:
     """Open a run to export from.
 
     Args:
         run: its folder; it may be in use.
         best: take the best checkpoint instead of the newest.
         trust_code: import what the run names, though it was never named on this machine.
+        task: what the run learned, where that was given in memory with functions of its own.
 
     Raises:
         NeflError: if there is no such run or checkpoint, its data cannot be had or has changed, or
@@ -125,7 +128,7 @@ def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -
     check_code(config, path, trusted=trust_code)
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
-    setting = prepare(replace(config, engine=engine, local=local))
+    setting = prepare(replace(config, engine=engine, local=local), task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)
