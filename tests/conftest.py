@@ -131,7 +131,7 @@ class _TaskRuns(dict[str, Path]):
         settings_ = {
             "rounds": 1,
             "clients": {"count": 4, "per_round": 2},
-            "local": {"epochs": 1, "batch_size": 16, "learning_rate": 0.05},
+            "local": {"epochs": 1, "batch_size": 16, "learning_rate": 0.005},
             "server": {"evaluate_every": 1, "checkpoint_every": 1},
             "engine": {"name": "serial", "device": "cpu"},
             **TASK_RUNS[kind],

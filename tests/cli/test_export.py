@@ -66,3 +66,34 @@ def test_flags_that_contradict_each_other(digits_run: Path, tmp_path: Path) -> N
             continue
         raise AssertionError(wrong)
     assert not (tmp_path / "x").exists()
+
+
+def test_from_texts_and_tables_to_answers(task_runs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "e.safetensors"
+    said = invoke("export", task_runs["next-token"], "-o", out, "--examples", 10)
+    assert "perplexity" in said
+    assert len(invoke("predict", out, "--text", "the cat", "--length", 5).strip("\n")) > 0
+    (tmp_path / "prompt.txt").write_text("the cat")
+    more = ("--length", 5, "--temperature", 2, "--seed", 3, "--json")
+    answers = [
+        json.loads(invoke("predict", out, *given, *more))["predictions"][0]["text"]
+        for given in (("--text", "the cat"), (tmp_path / "prompt.txt",))
+    ]
+    piped = CliRunner().invoke(app, ["predict", str(out), "-", *map(str, more)], input="the cat")
+    answers.append(json.loads(piped.stdout)["predictions"][0]["text"])
+    assert answers[0] == answers[1] == answers[2]
+
+    said = invoke(
+        "export", task_runs["table-regression"], "--submodel", 2, "-o", tmp_path / "m.safetensors",
+        "--no-measure",
+    )  # fmt: skip
+    assert "mae" in said
+    assert "same answer" not in said
+    (tmp_path / "rows.csv").write_text(
+        "age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n0,0,0,0,0,0,0,0,0,0\n,0,0.1,0,0,0,0,0,0.1,0\n"
+    )
+    said = invoke("predict", tmp_path / "m.safetensors", tmp_path / "rows.csv")
+    assert "rows.csv, 1" in said
+    assert "rows.csv, 2" in said
+    with pytest.raises(ConfigError, match="give a file to answer for"):
+        invoke("predict", out)
