@@ -62,12 +62,8 @@ def readers(folder: Path) -> dict[str, Reader]:
     from nefl.artifacts.checkpoint import load_state
     from nefl.artifacts.identity import check_unchanged
     from nefl.artifacts.runfolder import stored_config
-<<<<<<< HEAD
-    from nefl.artifacts.summary import best_average, summarise
-    from nefl.asking.pictures import decode_picture
-=======
     from nefl.artifacts.summary import averages, summarise
->>>>>>> task
+    from nefl.asking.pictures import decode_picture
     from nefl.config_reading import config_from, read_config
     from nefl.data import cifar, idx, images, own, parquet, svhn
     from nefl.data.arrays import check_decoded

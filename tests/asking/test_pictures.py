@@ -19,7 +19,6 @@ from nefl.asking.way import read_file
 from nefl.errors import DataError
 from nefl.export.source import open_run
 
-
 SHAPE = (1, 8, 8)
 
 

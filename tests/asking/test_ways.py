@@ -152,9 +152,10 @@ def test_texts_are_cut_off_and_filled_up_as_in_training() -> None:
 @pytest.mark.parametrize(
     ("data", "is_json"),
     [
-        (b"", False), (b"{}", True), (b"[]", True), (b'{"text": 3}', True), (b'{"texts": []}', True),
-        (b'{"texts": ["a", 3]}', True), (b'{"text": ""}', True), (b"plain", True), (b"\xff", True),
-        (b'{"text": "a", "texts": ["b"]}', True), (json.dumps({"texts": ["a"] * 1001}).encode(), True),
+        (b"", False), (b"{}", True), (b"[]", True), (b'{"text": 3}', True), (b"plain", True),
+        (b'{"texts": ["a", 3]}', True), (b'{"text": ""}', True), (b"\xff", True),
+        (b'{"texts": []}', True), (b'{"text": "a", "texts": ["b"]}', True),
+        (json.dumps({"texts": ["a"] * 1001}).encode(), True),
     ],
 )  # fmt: skip
 def test_texts_that_are_none_are_refused(data: bytes, is_json: bool) -> None:
@@ -273,18 +274,20 @@ def test_tokens_are_whole_and_known() -> None:
 def test_a_card_without_facts_takes_arrays_and_one_that_lies_is_refused() -> None:
     assert way_of(card("text-classification", TEXT.signature, {}, ("no", "yes"))).noun == "array"
     assert way_of(card("table-regression", Signature((3,), 1), {})).noun == "array"
-    columns = [asdict(Column("a", ("x", "y")))]
+    numbers = {"columns": [asdict(Column("a", ("x", "y")))], "mean": [0, 0], "std": [1, 1]}
+    series = {"mean": [0.0], "std": [1.0]}
+    names, words = ("no", "yes"), {"tokenizer": "bytes"}
     lies: list[Card] = [
-        card("text-classification", TEXT.signature, {"tokenizer": "words"}, ("no", "yes")),
-        card("text-classification", Signature((8,), 2, tokens=9), {"tokenizer": "bytes"}, ("a", "b")),
-        card("next-token", TEXT.signature, {"tokenizer": "bytes"}),
-        card("table-regression", Signature((3,), 1), {"columns": columns, "mean": [0, 0], "std": [1, 1]}),
-        card("table-regression", Signature((2,), 1), {"columns": columns, "mean": [0, 0], "std": [1, 0]}),
-        card("table-regression", Signature((2,), 2), {"columns": columns, "mean": [0, 0], "std": [1, 1]}),
-        card("table-regression", Signature((2,), 1), {"columns": "a", "mean": [0], "std": [1]}),
-        card("series-regression", Signature((3, 4), 1), {"mean": [0.0], "std": [1.0]}),
-        card("series-regression", Signature((1, 4), 1), {"mean": [0.0], "std": [1.0], "target_std": 0}),
-    ]  # fmt: skip
+        card("text-classification", TEXT.signature, {"tokenizer": "words"}, names),
+        card("text-classification", Signature((8,), 2, tokens=9), words, names),
+        card("next-token", TEXT.signature, words),
+        card("table-regression", Signature((3,), 1), numbers),
+        card("table-regression", Signature((2,), 1), {**numbers, "std": [1, 0]}),
+        card("table-regression", Signature((2,), 2), numbers),
+        card("table-regression", Signature((2,), 1), {**numbers, "columns": "a"}),
+        card("series-regression", Signature((3, 4), 1), series),
+        card("series-regression", Signature((1, 4), 1), {**series, "target_std": 0}),
+    ]
     for lie in lies:
         with pytest.raises(RunError, match="is wrong"):
             way_of(lie)

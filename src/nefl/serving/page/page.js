@@ -3,7 +3,7 @@ const byId = (id) => document.getElementById(id);
 const form = byId("form"), status = byId("status"), choice = byId("submodel");
 const TITLES = {
   picture: "What is in the picture?",
-  text: "What is the text?",
+  text: "What kind of text is it?",
   row: "What follows from the row?",
   series: "What follows from the series?",
   array: "What does the network give?",
