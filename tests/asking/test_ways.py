@@ -189,7 +189,7 @@ def test_completing_a_text_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(way_of(NEXT), b"a", counting).each[0].values["ended_by"] == "time"
     for wrong in ({"length": 0}, {"length": 1001}, {"temperature": float("nan")}, {"seed": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            Wish(**wrong)  # type: ignore[arg-type]
+            Wish(**wrong)
     with pytest.raises(DataError, match="one is completed at a time"):
         ask(way_of(NEXT), b'{"texts": ["a", "b"]}', counting, is_json=True)
 

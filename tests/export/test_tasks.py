@@ -124,3 +124,49 @@ def test_what_int8_may_lose_follows_the_metric_and_its_direction() -> None:
     ):
         with pytest.raises(nefl.RunError, match="int8 loses .* of m "):
             check(bad, quantized=True)
+
+
+def _own_task() -> nefl.Task:
+    """Two numbers from three, given in memory with functions of its own."""
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(120, 3)).astype(np.float32)
+    columns = {"numbers": numbers, "both": numbers[:, :2] * 2}
+    error = nefl.Metric(
+        "error", "down", lambda o, t: torch.stack(((o - t).abs().sum().double(), torch.tensor(
+            float(t.numel()), dtype=torch.float64))), lambda sums: sums[0] / sums[1],
+    )  # fmt: skip
+    return nefl.Task(
+        "numbers",
+        {name: column[:80] for name, column in columns.items()},
+        {name: column[80:] for name, column in columns.items()},
+        nefl.Signature((3,), 2),
+        "numbers",
+        "both",
+        lambda outputs, target: (outputs - target).square().mean(),
+        (error,),
+        facts={"unit": "mm"},
+    )
+
+
+def test_a_task_of_one_s_own_takes_and_gives_arrays(tmp_path: Path) -> None:
+    settings = {
+        "rounds": 1,
+        "model": {"name": "mlp", "ratios": [0.3, 1.0]},
+        "clients": {"count": 4, "per_round": 2},
+        "local": {"epochs": 1, "learning_rate": 0.01},
+        "engine": {"name": "serial", "device": "cpu"},
+    }
+    task = _own_task()
+    run = nefl.train(settings, tmp_path / "run", task=task).path
+    done = nefl.export_submodel(
+        run, tmp_path / "m.onnx", submodel=1, examples=10, measure=False, task=task
+    )
+    assert (done.card.kind, done.card.facts) == ("own", {"unit": "mm"})
+    assert done.comparison.metric.name == "error"
+    predictor = Predictor(tmp_path / "m.onnx")
+    wanted = open_run(run, task=task).submodel(1)(torch.from_numpy(task.test["numbers"][:2]))
+    found = predictor(json.dumps(task.test["numbers"][:2].tolist()).encode())
+    told = [answer.values["outputs"] for answer in found.answers]
+    torch.testing.assert_close(torch.tensor(told), wanted, rtol=0, atol=1e-4)
+    with pytest.raises(nefl.DataError, match=r"expected \(3,\)"):
+        predictor(b"[1, 2]")

@@ -123,7 +123,8 @@ def note_problem(problems: list[str], message: ConsoleMessage) -> None:
 
 
 def test_a_person_lets_a_text_go_on(completing: int, browser: Browser) -> None:
-    page, problems = browser.new_page(), []  # type: ignore[var-annotated]
+    problems: list[str] = []
+    page = browser.new_page()
     page.on("console", partial(note_problem, problems))
     page.goto(f"http://127.0.0.1:{completing}/")
     expect(page.get_by_role("heading", level=1)).to_have_text("How does the text go on?")

@@ -47,8 +47,7 @@ const describe = (described) => {
   byId("about").textContent = `${model.model}, trained on ${model.data}: ${knows()}`;
   byId("picture-row").hidden = model.about !== "picture";
   byId("text-row").hidden = model.about === "picture";
-  byId("text-label").textContent =
-    model.about === "text" ? "Text" : `One ${model.about}: ${model.takes}`;
+  if (!["picture", "text"].includes(model.about)) byId("text-label").textContent = `One ${model.about}: ${model.takes}`;
   byId("text").value = model.example;
   byId("wish-row").hidden = !completes();
   form.hidden = false;
