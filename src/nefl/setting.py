@@ -12,6 +12,7 @@ import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import CODE, SETTINGS
+from nefl.asking.ways import card_facts
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
@@ -163,6 +164,7 @@ class Setting:
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
             submodels=tuple(self._profiles()) if own else (),
+            inputs=card_facts(task.kind, task.facts),
         )
 
     def _profiles(self) -> list[SubmodelProfile]:

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Facts:
         label_counts: examples of each class at each client, clients first; empty if too many.
         submodels: the cost of each submodel, noted only for a model of the user's own; others
             can be built again.
+        inputs: what must be known to make inputs and read outputs, as on an exported file's card.
     """
 
     class_names: tuple[str, ...]
@@ -47,6 +48,7 @@ class Facts:
     test_examples: int
     label_counts: tuple[tuple[int, ...], ...] = ()
     submodels: tuple[SubmodelProfile, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(Facts)

@@ -24,6 +24,9 @@ BYTES = 256
 PADDING = BYTES
 """The token that fills up short texts; one more than there are bytes."""
 
+TOKENIZER = "bytes"
+"""How texts become tokens, as facts name it."""
+
 _SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__", "turtledemo"}
 
 
@@ -126,7 +129,7 @@ def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Exam
             np.asarray([str(each) for each in _column(table, options.label, path)]),
             return_inverse=True,
         )
-        rows = np.stack([_padded(text, options.length) for text in texts])
+        rows = np.stack([padded(text, options.length) for text in texts])
         return _labelled(rows, labels.astype(np.int64), list(map(str, names)), owner, options)
     gathered: dict[str, list[bytes]] = {}
     for place, text in enumerate(texts):
@@ -187,7 +190,7 @@ def next_token_examples(
         for rows, owners in columns
     ]
     train, test = made
-    facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": "bytes"}
+    facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": TOKENIZER}
     return Examples(train, test, facts | {"owners": names if owned else []})
 
 
@@ -209,7 +212,7 @@ def _labelled(
         "vocabulary": BYTES + 1,
         "padding": PADDING,
         "length": options.length,
-        "tokenizer": "bytes",
+        "tokenizer": TOKENIZER,
         "owners": owner_names,
     }
     return Examples(train, test, facts)
@@ -220,7 +223,8 @@ def _cut(text: bytes, length: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text, np.uint8, rows * length).reshape(rows, length)
 
 
-def _padded(text: bytes, length: int) -> npt.NDArray[np.int16]:
+def padded(text: bytes, length: int) -> npt.NDArray[np.int16]:
+    """Return a text's tokens, cut off or filled up."""
     row = np.full(length, PADDING, np.int16)
     row[: len(text)] = np.frombuffer(text[:length], np.uint8)
     return row
