@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.columns import Examples
+from nefl.data.class_names import labels_by_name
+from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
 from nefl.errors import ConfigError, DataError
 
@@ -180,6 +181,7 @@ def table_examples(
     facts: dict[str, Any] = {
         "class_names": names,
         "columns": [asdict(column) for column in described],
+        "target": target,
         "mean": numbers.mean(axis=0).tolist(),
         "std": np.where(deviation > 0, deviation, 1.0).tolist(),
         "owners": owner_names,
@@ -188,6 +190,37 @@ def table_examples(
         facts["target_mean"] = float(train[TARGET].mean())
         facts["target_std"] = float(train[TARGET].std()) or 1.0
     return Examples(train, test, facts)
+
+
+def own_table(path: Path, facts: Mapping[str, Any]) -> Columns:
+    """Return the rows of a client's own table, encoded as all clients' are.
+
+    Args:
+        path: a CSV file or JSON lines.
+        facts: what the run's table knows of its columns.
+
+    Raises:
+        DataError: if a column is missing or of another sort, or a class is not the run's.
+    """
+    table = _read_file(path)
+    columns = [Column(c["name"], tuple(c["words"]), float(c["missing"])) for c in facts["columns"]]
+    for column in (*columns, Column(facts["target"])):
+        if column.name not in table:
+            raise DataError(f"{path}: has no column {column.name!r}; there are {', '.join(table)}")
+        if column.words and table[column.name].dtype != object:
+            raise DataError(f"{path}: column {column.name!r} holds numbers, the run's words")
+        if not column.words and column.name != facts["target"]:
+            _check_numbers(table[column.name], column.name, path)
+    names = facts["class_names"]
+    learn = "classes" if names else "numbers"
+    values, found = _learnt(table[facts["target"]], learn, f"{path}: {facts['target']}")
+    target = labels_by_name(found, names, str(path))[values] if names else values
+    return {FEATURES: encode(table, columns), TARGET: target}
+
+
+def _check_numbers(values: npt.NDArray[Any], name: str, path: Path) -> None:
+    if values.dtype == object:
+        raise DataError(f"{path}: column {name!r} holds words, the run's numbers")
 
 
 def _learnt(

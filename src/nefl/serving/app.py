@@ -145,6 +145,7 @@ class ServeApp:
         if int(length) > self._max_body:
             raise Refusal(413, f"the {self._noun} has more than {self._max_body} bytes")
         return int(length)
+
     def _read_body(self, environ: Environ, length: int) -> bytes:
         body: bytes = environ["wsgi.input"].read(length)
         if not body:
