@@ -17,6 +17,7 @@ import nefl
 from nefl.artifacts.card import Card, SubmodelCard
 from nefl.elastic.file import TrainedFamily, save_family
 from nefl.elastic.model import measure_latency
+from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
 
@@ -31,8 +32,8 @@ def make_file(model: str, method: str, path: Path) -> TrainedFamily:
             k,
             spec,
             count_params(family.meta_module(k)),
-            count_macs(family.meta_module(k), SHAPE)[1],
-            inference_memory(family.meta_module(k), SHAPE),
+            count_macs(family.meta_module(k), SMALL_IMAGES)[1],
+            inference_memory(family.meta_module(k), SMALL_IMAGES),
         )
         for k, spec in enumerate(family.specs, start=1)
     )

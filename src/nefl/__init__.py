@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nefl.report.reading.runs import Run, read_run
     from nefl.rounds import Observer, RoundReport
     from nefl.server.aggregate import Aggregate
+    from nefl.server.steps import Cell, ServerStep
     from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
     from nefl.tasks.metrics import Metric
     from nefl.tasks.task import Task
@@ -45,6 +46,7 @@ __all__ = [
     "METHODS",
     "Aggregate",
     "Budget",
+    "Cell",
     "ClientUpdate",
     "ConfigError",
     "DataError",
@@ -63,6 +65,7 @@ __all__ = [
     "RunError",
     "RunResult",
     "ServerState",
+    "ServerStep",
     "Signature",
     "StepSize",
     "SubmodelSpec",
@@ -95,6 +98,7 @@ _HOMES = {
     "Task": "nefl.tasks.task",
     "Aggregate": "nefl.server.aggregate",
     "Budget": "nefl.elastic.budget",
+    "Cell": "nefl.server.steps",
     "ClientUpdate": "nefl.state",
     "ConfigError": "nefl.errors",
     "DataError": "nefl.errors",
@@ -113,6 +117,7 @@ _HOMES = {
     "RunError": "nefl.errors",
     "RunResult": "nefl.training",
     "ServerState": "nefl.state",
+    "ServerStep": "nefl.server.steps",
     "StepSize": "nefl.nesting.modules",
     "SubmodelSpec": "nefl.nesting.spec",
     "TrainTask": "nefl.state",

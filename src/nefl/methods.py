@@ -25,6 +25,7 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, Family
 from nefl.own_code import call_own
 from nefl.references import import_function, is_reference
+from nefl.server.steps import ServerStep
 
 Exits = Literal["none", "own", "all"]
 Members = Literal["scaled", "full", "capable", "small"]
@@ -48,6 +49,7 @@ class Method:
             train it just then (`capable`); or the smallest alone, for every client (`small`).
         ordered_dropout: whether a client trains narrower nets within its own (FjORD).
         rolling: whether each round shifts which channels come first (FedRolex).
+        step: what the server makes of a round's average, where that is part of the method.
         about: the method in a few words.
     """
 
@@ -62,6 +64,7 @@ class Method:
     members: Members = "scaled"
     ordered_dropout: bool = False
     rolling: bool = False
+    step: ServerStep | None = None
     about: str = ""
 
 

@@ -31,8 +31,18 @@ def is_reference(name: str) -> bool:
 
 
 def named_code(config: RunConfig) -> tuple[str, ...]:
-    """Return the functions that a configuration names."""
-    return tuple(filter(is_reference, (config.model.name, config.data.name)))
+    """Return the functions and classes that a configuration names."""
+    model, server = config.model, config.server
+    names = (
+        model.name,
+        model.method,
+        config.data.name,
+        config.task,
+        *config.metrics,
+        server.average,
+        server.step.name,
+    )
+    return tuple(filter(is_reference, names))
 
 
 def import_function(reference: str) -> Callable[..., Any]:

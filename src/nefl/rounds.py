@@ -12,7 +12,8 @@ from nefl.nesting.spec import Family
 from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.limits import within_limits
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate, remembering
+from nefl.server.steps import ServerStep
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 
@@ -44,6 +45,8 @@ class Plan:
         cohort: what the choice of a cohort rests on.
         rolling: whether each round shifts which channels come first.
         dealt: how many examples the server dealt each client.
+        step: what the server makes of a round's average; the average itself if left out.
+        sends: the sets of tensors that clients send beside their weights.
     """
 
     config: RunConfig
@@ -51,6 +54,8 @@ class Plan:
     cohort: CohortPlan
     rolling: bool = False
     dealt: Sequence[int] = ()
+    step: ServerStep | None = None
+    sends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,12 +158,20 @@ def run_round(
 ) -> tuple[ServerState, RoundReport]:
     """Draw a cohort, let it train, average what comes back."""
     started = monotonic()
+    state = remembering(state, plan.family, plan.step)
     if plan.rolling:
         state = roll(state, plan.family)
     round_number = state.round_number + 1
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
-    total = make_aggregate(state, plan.family, plan.config.server)
+    total = make_aggregate(
+        state,
+        plan.family,
+        plan.config.server,
+        step=plan.step,
+        sends=plan.sends,
+        population=plan.config.clients.count,
+    )
     failures: list[ClientFailure] = []
     clients: dict[int, list[int]] = {}
     losses: list[float] = []
@@ -169,6 +182,7 @@ def run_round(
         plan.family,
         plan.config.server,
         dealt=plan.dealt,
+        sends=plan.sends,
         note=notes.append,
     )
     for result in results:  # in task order: sums repeat

@@ -26,10 +26,12 @@ from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
-from nefl.references import is_reference
+from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan
+from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
+from nefl.server.steps import find_step
 from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
@@ -127,9 +129,7 @@ class Setting:
 
     def code_identity(self) -> dict[str, str]:
         """Return checksums of the source of the user's own functions, by module."""
-        config = self.config
-        names = (config.model.name, config.data.name, config.task, *config.metrics)
-        return code_checksums(filter(is_reference, names))
+        return code_checksums(named_code(self.config))
 
     def data_identity(self) -> dict[str, str]:
         """Return checksums of what the run is trained and measured on."""
@@ -185,18 +185,15 @@ def settings_checksum(config: RunConfig) -> str:
         settings.pop(key)
     settings["data"].pop("cache")
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
-    return _sha256(json.dumps(_unusual(settings), sort_keys=True))
+    return _sha256(json.dumps(_unusual(settings, RunConfig().to_dict()), sort_keys=True))
 
 
-def _unusual(settings: dict[str, Any]) -> dict[str, Any]:
+def _unusual(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that are not defaults: a setting that is new in nefl changes no run."""
-    defaults = RunConfig().to_dict()
     return {
-        key: {k: v for k, v in value.items() if v != defaults[key].get(k)}
-        if isinstance(value, dict)
-        else value
+        key: _unusual(value, defaults[key]) if isinstance(value, dict) and defaults[key] else value
         for key, value in settings.items()
-        if value != defaults[key]
+        if value != defaults.get(key)
     }
 
 
@@ -248,7 +245,10 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
-    return Plan(config, family, cohort, find_method(config.model.method).rolling, dealt)
+    method = find_method(config.model.method)
+    step = find_step(config.server.step, method.step, method=config.model.method)
+    check_average(config.server)
+    return Plan(config, family, cohort, method.rolling, dealt, step)
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
