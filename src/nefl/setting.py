@@ -20,13 +20,13 @@ from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
-from nefl.methods import capability_levels, family_of, find_method
+from nefl.methods import capability_levels, family_of, method_of, method_reference
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
-from nefl.references import is_reference
+from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -34,7 +34,7 @@ from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
 from nefl.tasks.task import Task, rows_of
-from nefl.tryout import EXAMPLES, try_out
+from nefl.tryout import EXAMPLES, try_method_out, try_out
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -120,9 +120,9 @@ class Setting:
         }
 
     def code_identity(self) -> dict[str, str]:
-        """Return checksums of the source of the user's own functions, by module."""
-        names = (self.config.model.name, self.config.data.name, self.config.task)
-        return code_checksums(filter(is_reference, names))
+        """Return checksums of the source of code that is not nefl's own, by module."""
+        registered = method_reference(self.config.model.method)
+        return code_checksums([*named_code(self.config), *filter(None, [registered])])
 
     def data_identity(self) -> dict[str, str]:
         """Return checksums of what the run is trained and measured on."""
@@ -217,7 +217,8 @@ def arrange(config: RunConfig, task: Task) -> Setting:
         NeflError: if any of it cannot be had.
     """
     family = family_of(config.model, task.signature, task.model_arguments())
-    if is_reference(config.model.name):
+    method_of(config.model).objective.check(config.local)
+    if is_reference(config.model.name) or method_reference(config.model.method):
         _try_out(config, family, task)
     partition, tests = deal_examples(config, task)
     plan = _plan(config, family, partition, task.signature)
@@ -235,11 +236,11 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
-    return Plan(config, family, cohort, find_method(config.model.method).rolling, dealt)
+    return Plan(config, family, cohort, method_of(config.model).rolling, dealt)
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
-    """Try a user's own model out on the data's first examples."""
+    """Try a user's own model or method out on the data's first examples."""
     rows = rows_of(task.visible(task.train), np.arange(min(EXAMPLES, task.train_examples)))
     inputs = task.make_inputs(rows, torch.Generator().manual_seed(config.seed))
     device, asked = pick_device(config.engine.device), config.local.memory_format
@@ -247,7 +248,8 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
     def layout(submodel: int) -> torch.memory_format:
         return pick_memory_format(asked, family, submodel, device)
 
-    try_out(config.model, family, task, inputs, task.make_target(rows), layout)
+    tried = try_out if is_reference(config.model.name) else try_method_out
+    tried(config.model, family, task, inputs, task.make_target(rows), layout)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -66,6 +66,7 @@ class Card:
         submodels: the one in the file, or all of a family.
         quantized: `int8`, or None for float32.
         version: of nefl, when the file was made.
+        networks: a method of nefl's own that builds the same networks; `method` if empty.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Card:
     submodels: tuple[SubmodelCard, ...]
     quantized: str | None = None
     version: str = ""
+    networks: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no image could be brought to, or no answer could be named by."""

@@ -14,7 +14,9 @@ class ModelConfig(Part):
     Attributes:
         name: a model of the table, or one's own as `package.module:function`, a function of
             `classes` and `input_shape` that returns a `Family`.
-        method: a method of the table; with one's own model only its way of training counts.
+        method: a method of the table or of an entry point, or one's own as `package.module:thing`;
+            with one's own model only its way of training counts.
+        method_options: settings of the method, where it takes some.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
         init: the first weights by name (see the page on models); the model's own if left out.
         weights: a file of weights that the global model starts from; fresh ones if left out.
@@ -23,6 +25,7 @@ class ModelConfig(Part):
 
     name: str = "resnet8"
     method: str = "nefl-wd"
+    method_options: Mapping[str, Any] = field(default_factory=dict)
     ratios: tuple[float, ...] | None = None
     init: str | None = None
     weights: str | None = None

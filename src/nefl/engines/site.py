@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nefl.client import LocalTraining, train
+from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError
-from nefl.losses import LOSSES
-from nefl.methods import find_method
+from nefl.methods import method_of
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.spec import Family
 from nefl.server.evaluate import (
@@ -121,7 +120,7 @@ class Site:
         self._train = _Examples(task.visible(task.train), device)
         self._test = _Examples(task.visible(task.test), device)
         self._test_rows = subset(task, config).test
-        method = find_method(config.model.method)
+        method = method_of(config.model)
         how = LocalTraining(
             config.local,
             config.schedule,
@@ -129,7 +128,7 @@ class Site:
             config.seed,
             method.clip_norm if config.local.clip_norm is None else config.local.clip_norm,
             task,
-            loss=LOSSES[method.loss],
+            objective=method.objective,
         )
         asked = config.local.memory_format
         self._how = {
@@ -153,7 +152,8 @@ class Site:
         """Train a task from a submodel's tensors; the update lives until the next call."""
         model = self._load(task.submodel, tensors)
         rows = self._train.take(self._partition.client(task.client))
-        return train(task, model, rows, self._how[task.submodel])
+        update, _ = train(task, model, rows, self._how[task.submodel], Given(tensors))
+        return update
 
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""

@@ -15,6 +15,7 @@ from nefl.errors import ConfigError, NestingError
 from nefl.methods import METHODS, capability_levels, family_of, make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.server.aggregate import Aggregate
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
@@ -122,7 +123,7 @@ def test_the_small_model_is_the_smallest_submodel() -> None:
     small = make_family("resnet20", "fedavg-small")
     assert small.specs == make_family("resnet20", "nefl-wd").specs[:1]
     model = ModelConfig("resnet20", "fedavg-small")
-    assert capability_levels(model, len(family_of(model, 10, (3, 32, 32)))) == 1
+    assert capability_levels(model, len(family_of(model, Signature((3, 32, 32), 10)))) == 1
 
 
 def test_a_model_without_exits_cannot_be_distilled(
@@ -182,7 +183,7 @@ def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("own_model")
 def test_methods_mean_what_they_say_with_ones_own_model() -> None:
     def specs(method: str) -> list[float]:
-        family = family_of(ModelConfig("own_net:family", method), 10, (1, 8, 8))
+        family = family_of(ModelConfig("own_net:family", method), Signature((1, 8, 8), 10))
         return [spec.stage_width(0) for spec in family.specs]
 
     assert specs("nefl-w") == [0.25, 0.5, 1.0]
@@ -224,7 +225,7 @@ def test_recalibration_measures_norms_anew_and_changes_no_weights(
         tiny(quick, "nefl-wd", **{"server.recalibrate": True}), tmp_path / "always"
     ).summary
     assert always["state_sha256"] == result.summary["state_sha256"]
-    assert always["accuracy"] == [e.accuracy for e in measured]
+    assert always["accuracy"] == [e.values["accuracy"] for e in measured]
 
 
 def test_recalibrated_norms_have_the_statistics_of_their_inputs() -> None:
