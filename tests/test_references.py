@@ -12,6 +12,7 @@ import pytest
 
 import nefl
 from nefl.artifacts.runfolder import CONFIG, stored_config
+from nefl.config_reading import with_settings
 from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.export import export_family, export_submodel
 from nefl.references import NAMED, check_code, import_function, remember_code
@@ -76,6 +77,28 @@ def test_a_strangers_code_is_not_run_unasked(
     assert not (here / "ran").exists()
     assert sys.path == before
     assert {path.name for path in run.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("task", "evil:make"),
+        ("metrics", ["evil:make"]),
+        ("model.method", "evil:make"),
+        ("server.average", "evil:make"),
+        ("server.step.name", "evil:make"),
+    ],
+)
+def test_whatever_a_run_names_is_asked_about(
+    here: Path, digits_run: Path, key: str, value: object
+) -> None:
+    run = here / "run"
+    shutil.copytree(digits_run, run)
+    config = with_settings(json.loads((run / CONFIG).read_text()), {key: value})
+    (run / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(RunError, match=r"names code, evil:make \(.*evil\.py\).*--trust-code"):
+        nefl.resume(run)
+    assert not (here / "ran").exists()
 
 
 def test_an_installed_function_that_does_harm_is_not_run_either(

@@ -26,7 +26,7 @@ from nefl.errors import UpdateError
 from nefl.nesting.modules import StepSize
 from nefl.nesting.spec import Family, SubmodelSpec, kept_channels
 from nefl.server.check import check_update
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate
 from nefl.state import ClientUpdate, ServerState, TrainTask
 
 MUTANTS = 10_000

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nefl.report.runs import Run, read_run
     from nefl.rounds import Observer, RoundReport
     from nefl.server.aggregate import Aggregate
+    from nefl.server.steps import Cell, ServerStep
     from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
     from nefl.training import RunResult, evaluate, resume, train
 
@@ -43,6 +44,7 @@ __all__ = [
     "METHODS",
     "Aggregate",
     "Budget",
+    "Cell",
     "ClientUpdate",
     "ConfigError",
     "DataError",
@@ -63,6 +65,7 @@ __all__ = [
     "RunError",
     "RunResult",
     "ServerState",
+    "ServerStep",
     "StepSize",
     "SubmodelSpec",
     "TrainTask",
@@ -90,6 +93,7 @@ __all__ = [
 _HOMES = {
     "Aggregate": "nefl.server.aggregate",
     "Budget": "nefl.elastic.budget",
+    "Cell": "nefl.server.steps",
     "ClientUpdate": "nefl.state",
     "ConfigError": "nefl.errors",
     "DataError": "nefl.errors",
@@ -111,6 +115,7 @@ _HOMES = {
     "RunError": "nefl.errors",
     "RunResult": "nefl.training",
     "ServerState": "nefl.state",
+    "ServerStep": "nefl.server.steps",
     "StepSize": "nefl.nesting.modules",
     "SubmodelSpec": "nefl.nesting.spec",
     "TrainTask": "nefl.state",

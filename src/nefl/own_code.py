@@ -3,7 +3,7 @@
 import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +22,8 @@ def call_own(reference: str, function: Callable[..., Any], arguments: dict[str, 
         ConfigError: if it does not take these arguments.
         OwnCodeError: if it fails, from what it raised. What nefl raised within it stays as it is.
     """
-    who = f"{reference} ({place_of(function)})"
-    _check_arguments(who, function, arguments)
-    with own_code(who):
+    check_arguments(reference, function, arguments)
+    with own_code(f"{reference} ({place_of(function)})"):
         return function(**arguments)
 
 
@@ -46,7 +45,14 @@ def own_code(who: str) -> Iterator[None]:
         raise OwnCodeError(f"{who} failed: {describe(error)}") from error
 
 
-def _check_arguments(who: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def check_arguments(
+    reference: str, function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> None:
+    """Raise unless a user's function takes these keyword arguments.
+
+    Raises:
+        ConfigError: naming it and what it takes.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:  # one that is written in C does not tell
@@ -56,8 +62,8 @@ def _check_arguments(who: str, function: Callable[..., Any], arguments: dict[str
     except TypeError as error:
         given = ", ".join(arguments) or "no arguments"
         raise ConfigError(
-            f"{who}: takes {signature}, and is called with {given} ({error}); give it these "
-            "as keyword arguments"
+            f"{reference} ({place_of(function)}): takes {signature}, and is called with {given} "
+            f"({error}); give it these as keyword arguments"
         ) from error
 
 

@@ -33,8 +33,16 @@ def is_reference(name: str) -> bool:
 
 def named_code(config: RunConfig) -> tuple[str, ...]:
     """Return the functions and classes that a configuration names."""
-    model = config.model
-    names = (model.name, model.method, config.data.name, config.task, *config.metrics)
+    model, server = config.model, config.server
+    names = (
+        model.name,
+        model.method,
+        config.data.name,
+        config.task,
+        *config.metrics,
+        server.average,
+        server.step.name,
+    )
     return tuple(filter(is_reference, names))
 
 

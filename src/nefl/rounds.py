@@ -8,11 +8,13 @@ from typing import Protocol
 from nefl.config import RunConfig
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
+from nefl.nesting.sets import travel_layout
 from nefl.nesting.spec import Family
 from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.limits import within_limits
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate, remembering
+from nefl.server.steps import ServerStep
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 
@@ -44,6 +46,9 @@ class Plan:
         cohort: what the choice of a cohort rests on.
         rolling: whether each round shifts which channels come first.
         dealt: how many examples the server dealt each client.
+        step: what the server makes of a round's average; the average itself if left out.
+        receives: the sets of the step's memory that clients receive beside the weights.
+        sends: the sets of tensors that clients send beside their weights.
     """
 
     config: RunConfig
@@ -51,6 +56,9 @@ class Plan:
     cohort: CohortPlan
     rolling: bool = False
     dealt: Sequence[int] = ()
+    step: ServerStep | None = None
+    receives: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,12 +161,20 @@ def run_round(
 ) -> tuple[ServerState, RoundReport]:
     """Draw a cohort, let it train, average what comes back."""
     started = monotonic()
+    state = remembering(state, plan.family, plan.step)
     if plan.rolling:
         state = roll(state, plan.family)
     round_number = state.round_number + 1
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
-    total = make_aggregate(state, plan.family, plan.config.server)
+    total = make_aggregate(
+        state,
+        plan.family,
+        plan.config.server,
+        step=plan.step,
+        sends=plan.sends,
+        population=plan.config.clients.count,
+    )
     failures: list[ClientFailure] = []
     clients: dict[int, list[int]] = {}
     losses: list[float] = []
@@ -169,6 +185,7 @@ def run_round(
         plan.family,
         plan.config.server,
         dealt=plan.dealt,
+        sends=plan.sends,
         note=notes.append,
     )
     for result in results:  # in task order: sums repeat
@@ -190,8 +207,8 @@ def run_round(
         seconds=monotonic() - started,
         trained=trained,
         loss=sum(losses) / len(losses) if losses else float("nan"),
-        bytes_down=sum(payload_bytes(plan.family, task.submodel) for task in tasks),
-        bytes_up=sum(n * payload_bytes(plan.family, k) for k, n in trained.items()),
+        bytes_down=sum(travel_bytes(plan.family, t.submodel, plan.receives) for t in tasks),
+        bytes_up=sum(n * travel_bytes(plan.family, k, plan.sends) for k, n in trained.items()),
         failures=tuple(failures),
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
@@ -210,9 +227,9 @@ def _counted(
         yield result
 
 
-def payload_bytes(family: Family, submodel: int) -> int:
-    """Return the bytes of a submodel's weights."""
-    return sum(info.nbytes for info in family.layout(submodel).values())
+def travel_bytes(family: Family, submodel: int, sets: Sequence[str]) -> int:
+    """Return the bytes of a submodel's weights and of the sets that travel with them."""
+    return sum(info.nbytes for info in travel_layout(family, submodel, sets).values())
 
 
 def run_training(

@@ -16,11 +16,18 @@ from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
 from nefl.data.sources import content_digest
+from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
-from nefl.methods import capability_levels, family_of, method_of, method_reference
+from nefl.methods import (
+    capability_levels,
+    check_sets,
+    family_of,
+    method_of,
+    method_reference,
+)
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.profile import SubmodelProfile, profile_family
 from nefl.nesting.signature import Signature
@@ -28,8 +35,10 @@ from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan
+from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
+from nefl.server.steps import find_step
 from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
@@ -77,14 +86,15 @@ class Setting:
         """Return the engine that the configuration asks for.
 
         Args:
-            partition: the file that the partition was saved to.
+            partition: the file in the run's folder that the partition was saved to.
 
         Raises:
             ConfigError: if that engine cannot be had.
         """
         workers = count_workers(self.config.engine, self.config.clients.per_round)
+        memories = MemoryFiles(partition.parent)
         if not workers:
-            return SerialEngine(self.site(), self.family)
+            return SerialEngine(self.site(), self.family, memories)
         if self.task.folder is None:
             raise ConfigError("workers need data that is cached on disk; use the serial engine")
         return WorkersEngine(
@@ -94,6 +104,7 @@ class Setting:
             partition=partition,
             test_examples=self.test_examples,
             workers=workers,
+            memories=memories,
         )
 
     def initial_state(self) -> ServerState:
@@ -178,18 +189,15 @@ def settings_checksum(config: RunConfig) -> str:
         settings.pop(key)
     settings["data"].pop("cache")
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
-    return _sha256(json.dumps(_unusual(settings), sort_keys=True))
+    return _sha256(json.dumps(_unusual(settings, RunConfig().to_dict()), sort_keys=True))
 
 
-def _unusual(settings: dict[str, Any]) -> dict[str, Any]:
+def _unusual(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that are not defaults: a setting that is new in nefl changes no run."""
-    defaults = RunConfig().to_dict()
     return {
-        key: {k: v for k, v in value.items() if v != defaults[key].get(k)}
-        if isinstance(value, dict)
-        else value
+        key: _unusual(value, defaults[key]) if isinstance(value, dict) and defaults[key] else value
         for key, value in settings.items()
-        if value != defaults[key]
+        if value != defaults.get(key)
     }
 
 
@@ -236,7 +244,12 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
-    return Plan(config, family, cohort, method_of(config.model).rolling, dealt)
+    method = method_of(config.model)
+    receives, sends = method.objective.receives, method.objective.sends
+    step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
+    check_sets(method, step, config.model.method)
+    check_average(config.server)
+    return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:

@@ -16,6 +16,8 @@ from nefl.config import RunConfig
 from nefl.errors import RunError
 from nefl.files import write_atomically
 from nefl.methods import make_family
+from nefl.server.stepping import remembering
+from nefl.server.steps import Adam
 from nefl.state import ServerState
 
 FAMILY = make_family("resnet8", "nefl-wd")
@@ -76,6 +78,23 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
         load_state(path, make_family("resnet8", "nefl-w"))
     with pytest.raises(RunError, match="another model"):
         load_state(path, make_family("resnet20", "nefl-wd"))
+
+
+def test_a_steps_memory_is_part_of_the_state(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    kept = remembering(state(), FAMILY, Adam())
+    assert state_sha256(kept) != state_sha256(state())
+    save_state(path, kept)
+    back = load_state(path, FAMILY)
+    assert back.memory.keys() == kept.memory.keys()
+    assert state_sha256(back) == state_sha256(kept)
+    lame = {n: t for n, t in kept.memory.items() if n != "variance/shared/fc.bias"}
+    save_state(path, replace(kept, memory=lame))
+    with pytest.raises(RunError, match=r"only the model has variance/shared/fc\.bias"):
+        load_state(path, FAMILY)
+    save_state(path, replace(kept, memory={**kept.memory, "evil": torch.ones(3)}))
+    with pytest.raises(RunError, match="another model: only the"):
+        load_state(path, FAMILY)
 
 
 def test_tied_weights_are_stored_under_both_names(tmp_path: Path) -> None:

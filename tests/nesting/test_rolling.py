@@ -9,6 +9,8 @@ from nefl.errors import NestingError
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.rolling import roll, scaled_axes
+from nefl.server.stepping import remembering
+from nefl.server.steps import Momentum
 from nefl.state import ServerState
 
 
@@ -78,6 +80,17 @@ def test_rolling_changes_nothing_that_the_full_model_computes(model: str) -> Non
     for _ in range(5):
         state = roll(state, family)
     torch.testing.assert_close(logits(state), before, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_step_remembers_of_a_channel_goes_with_it() -> None:
+    family = make_family("resnet8", "fedrolex")
+    state = remembering(family.initial_state(3), family, Momentum())
+    told = {name: state.shared[name.split("/", 2)[2]] * 2 for name in state.memory}
+    rolled = roll(replace(state, memory=told), family)
+    assert not torch.equal(rolled.shared["fc.weight"], state.shared["fc.weight"])
+    for name, tensor in rolled.memory.items():
+        assert torch.equal(tensor, rolled.shared[name.split("/", 2)[2]] * 2)
+    assert len(rolled.memory) == len(state.shared)
 
 
 def test_only_scaled_axes_are_rolled() -> None:

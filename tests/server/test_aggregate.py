@@ -22,7 +22,7 @@ from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
 from nefl.server.aggregate import GROUP, Aggregate
 from nefl.server.check import SMALL, first_not_finite
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
 # A spec's width chooses a row of this table: shapes by name; a missing name is a skipped block.

@@ -18,7 +18,7 @@ from nefl.engines.serial import SerialEngine
 from nefl.errors import ConfigError, UpdateError
 from nefl.nesting.spec import kept_channels
 from nefl.rounds import Engine, run_training
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate
 from nefl.setting import prepare
 from nefl.state import ClientFailure, ServerState
 

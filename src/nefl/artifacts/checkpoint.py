@@ -10,6 +10,7 @@ from torch import Tensor
 from nefl.artifacts.tensorfile import read_tensors, save_tensors
 from nefl.errors import RunError
 from nefl.files import write_atomically
+from nefl.nesting.sets import memory_layout, sets_of
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ServerState
 
@@ -68,11 +69,13 @@ def load_state(path: Path, family: Family) -> ServerState:
     for k, mine in enumerate(own, start=1):
         layout = family.layout(k)
         check_layout(path, mine, {name: layout[name] for name in family.own_names(k)})
+    memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+    check_layout(path, memory, memory_layout(family, sets_of(memory)))
     ordered = {name: shared[name] for name in family.global_layout}
     number = metadata.get("round_number", "")
     if not number.isdecimal() or len(number) > MAX_DIGITS:
         raise RunError(f"{path}: is damaged: it does not say which round it is of")
-    state = ServerState(int(number), ordered, tuple(own))
+    state = ServerState(int(number), ordered, tuple(own), memory)
     if state_sha256(state) != metadata.get("state_sha256"):
         raise RunError(f"{path}: is damaged: its contents do not have its checksum")
     return state
@@ -83,7 +86,7 @@ def flatten_state(state: ServerState) -> dict[str, Tensor]:
     tensors = {f"shared/{name}": tensor for name, tensor in state.shared.items()}
     for k, own in enumerate(state.per_submodel, start=1):
         tensors |= {f"submodel/{k}/{name}": tensor for name, tensor in own.items()}
-    return tensors
+    return tensors | {f"memory/{name}": tensor for name, tensor in state.memory.items()}
 
 
 def check_layout(path: Path, tensors: Mapping[str, Tensor], layout: Layout) -> None:

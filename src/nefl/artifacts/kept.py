@@ -11,6 +11,9 @@ from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
+MEMORY = "memory"
+"""The folder of what clients keep between rounds, where their method has them keep something."""
+
 _ROUND = re.compile(r"round-(\d+)\.safetensors")
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from nefl.config.federation import (
     EngineConfig,
     FlowerConfig,
     ServerConfig,
+    StepConfig,
 )
 from nefl.config.learning import (
     DataConfig,
@@ -29,4 +30,5 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "ServerConfig",
+    "StepConfig",
 ]

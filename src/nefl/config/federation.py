@@ -73,6 +73,67 @@ class ClientsConfig(Part):
         require(self.deadline is None or self.deadline > 0, "clients.deadline must be above 0")
 
 
+STEP_OPTIONS = {
+    "mean": (),
+    "momentum": ("rate", "momentum"),
+    "adam": ("rate", "momentum", "beta2", "tau"),
+    "yogi": ("rate", "momentum", "beta2", "tau"),
+}
+"""The server's steps by name, and the settings that each has."""
+
+
+@dataclass(frozen=True)
+class StepConfig(Part):
+    """What the server makes of a round's average.
+
+    Attributes:
+        name: `mean`, which takes it as it is; `momentum`, `adam` or `yogi`, which move towards it
+            with a memory of earlier rounds; or one's own as `package.module:thing`, a class or a
+            function that is called with the settings below that are given, and returns a
+            `ServerStep`.
+        rate: how far a step goes.
+        momentum: how much of the last step goes into the next; beta 1 of `adam` and `yogi`.
+        beta2: for `adam` and `yogi`, the same for squares.
+        tau: for `adam` and `yogi`, how small a change may be and still count in full.
+    """
+
+    name: str = "mean"
+    rate: float | None = None
+    momentum: float | None = None
+    beta2: float | None = None
+    tau: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse steps that there are not, and settings that they do not have."""
+        own = ":" in self.name
+        require(
+            own or self.name in STEP_OPTIONS,
+            f"server.step.name {self.name!r} is unknown; there are: {', '.join(STEP_OPTIONS)}, or "
+            "give your own as package.module:thing",
+        )
+        for key in self.given:
+            require(
+                own or key in STEP_OPTIONS[self.name],
+                f"server.step.{key}: step {self.name!r} has none; "
+                f"it has {', '.join(STEP_OPTIONS.get(self.name, ())) or 'no settings'}",
+            )
+        for key in ("momentum", "beta2"):
+            value = getattr(self, key)
+            require(
+                value is None or 0 <= value < 1,
+                f"server.step.{key} is {value}: give 0 or more, below 1",
+            )
+        for key in ("rate", "tau"):
+            value = getattr(self, key)
+            require(value is None or value > 0, f"server.step.{key} is {value}: give above 0")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The settings that are given, by name."""
+        values = {key: getattr(self, key) for key in ("rate", "momentum", "beta2", "tau")}
+        return {key: value for key, value in values.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class ServerConfig(Part):
     """What the server does in and between rounds.
@@ -89,8 +150,8 @@ class ServerConfig(Part):
         recalibrate: whether every evaluation first measures batch norms anew over all clients'
             training data, instead of using what clients tracked and the server averaged. It
             changes no weights. Static norms are measured in any case.
-        average: `mean`, or one that outvotes a few wrong clients at every element: `median` or
-            `trimmed-mean`, over those who hold it.
+        average: `mean`; one that outvotes a few wrong clients at every element, `median` or
+            `trimmed-mean` over those who hold it; or one's own as `package.module:thing`.
         trim: for `trimmed-mean`, the share of holders left out at each end.
         min_holders: for those two, how many must hold an element for it to change.
         norm_limit: an update that moves its parameters or its statistics (running means and
@@ -99,6 +160,7 @@ class ServerConfig(Part):
         clip_update: the largest root mean square by which an update's parameters may move; a
             larger movement is scaled down to it. No limit if left out.
         clip_statistics: the same for statistics, which move much further.
+        step: what is made of the average.
     """
 
     weighting: Literal["equal", "examples"] = "equal"
@@ -109,12 +171,13 @@ class ServerConfig(Part):
     checkpoint_every: int = 10
     keep: int = 2
     recalibrate: bool = False
-    average: Literal["mean", "median", "trimmed-mean"] = "mean"
+    average: str = "mean"
     trim: float = 0.2
     min_holders: int = 1
     norm_limit: float | None = None
     clip_update: float | None = None
     clip_statistics: float | None = None
+    step: StepConfig = field(default_factory=StepConfig)
 
     def __post_init__(self) -> None:
         """Refuse what would never evaluate, save or finish."""
@@ -124,15 +187,25 @@ class ServerConfig(Part):
             require(getattr(self, key) >= 1, f"server.{key}: give 1 or more")
 
 
+AVERAGES = ("mean", "median", "trimmed-mean")
+"""The averages that nefl has."""
+
+
 def _check_average(server: ServerConfig) -> None:
+    own, voting = ":" in server.average, server.average in AVERAGES[1:]
     require(
-        server.average == "mean" or server.weighting == "equal",
+        own or server.average in AVERAGES,
+        f"server.average {server.average!r} is unknown; there are: {', '.join(AVERAGES)}, or give "
+        "your own as package.module:thing",
+    )
+    require(
+        not voting or server.weighting == "equal",
         f"server.average {server.average!r} counts heads; set server.weighting to 'equal'",
     )
     require(0 < server.trim < 0.5, f"server.trim is {server.trim}: give above 0, below 0.5")
     require(server.min_holders >= 1, f"server.min_holders is {server.min_holders}: give 1 or more")
     require(
-        server.min_holders == 1 or server.average != "mean",
+        server.min_holders == 1 or voting,
         "server.min_holders belongs to server.average 'median' or 'trimmed-mean'",
     )
     require(

@@ -6,7 +6,7 @@ it is executed: a user's own model is only built from a family that the caller g
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -122,7 +122,8 @@ def save_family(path: Path, trained: TrainedFamily) -> None:
     Raises:
         RunError: if it cannot be written.
     """
-    tensors = {name: t.detach().cpu() for name, t in flatten_state(trained.state).items()}
+    weights = replace(trained.state, memory={})  # which is for going on, not for use
+    tensors = {name: t.detach().cpu() for name, t in flatten_state(weights).items()}
     card = card_to_json(trained.card)
     metadata = {"format": FORMAT, CARD_KEY: card, "sha256": checksum(tensors, card)}
     write_atomically(path, lambda beside: save_tensors(beside, tensors, metadata))

@@ -9,7 +9,9 @@ from nefl.config import RunConfig
 from nefl.estimate.timing import StepTime
 from nefl.nesting.coverage import min_coverage, uncovered
 from nefl.nesting.profile import PASSES, SubmodelProfile
+from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family
+from nefl.rounds import Plan
 from nefl.server.aggregate import GROUP
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.server.evaluate import needs_measuring
@@ -106,7 +108,7 @@ def cost_of(
     )
     workers = count_workers(config.engine, config.clients.per_round)
     client_memory = max(profile.train_memory_bytes for profile in profiles)
-    server_memory = _server_memory(family, config.clients.per_round)
+    server_memory = _server_memory(setting.plan)
     copies = 2 * workers * max(payload) + _state_bytes(family) if workers else 0
     memory_here = server_memory + copies + max(1, workers) * client_memory
     times = step_times or {}
@@ -154,10 +156,13 @@ def _state_bytes(family: Family) -> int:
     return sum(info.nbytes for info in family.global_layout.values()) + sum(own)
 
 
-def _server_memory(family: Family, cohort: int) -> int:
-    """Return the bytes of the old weights, the sums and the new weights."""
+def _server_memory(plan: Plan) -> int:
+    """Return the bytes of the old weights, the sums and the new weights, and of a step's memory."""
     # Up to a group the sums become the new weights; beyond it there are float64 totals too.
-    return _state_bytes(family) * (2 if cohort <= GROUP else 5)
+    copies = 2 if plan.config.clients.per_round <= GROUP else 5
+    keeps = () if plan.step is None else plan.step.keeps
+    memory = sum(info.nbytes for info in memory_layout(plan.family, keeps).values())
+    return _state_bytes(plan.family) * copies * (1 + len(plan.sends)) + 2 * memory
 
 
 def _coverage_notes(setting: Setting, counts: Mapping[int, int]) -> list[str]:

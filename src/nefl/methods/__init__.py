@@ -2,6 +2,7 @@
 
 from nefl.methods.families import capability_levels, check_ratios, family_of, make_family
 from nefl.methods.finding import (
+    check_sets,
     find_method,
     method_of,
     method_reference,
@@ -16,6 +17,7 @@ __all__ = [
     "Method",
     "capability_levels",
     "check_ratios",
+    "check_sets",
     "family_of",
     "find_method",
     "make_family",

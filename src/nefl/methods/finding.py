@@ -12,6 +12,7 @@ from nefl.methods.table import ENTRY_POINTS, MAKERS, METHODS
 from nefl.models.table import unknown_name
 from nefl.own_code import call_own
 from nefl.references import import_thing, is_reference
+from nefl.server.steps import ServerStep, check_set_names
 
 
 def method_of(model: ModelConfig) -> Method:
@@ -56,6 +57,23 @@ def method_reference(name: str) -> str | None:
     if is_reference(name):
         return name
     return None if name in METHODS else _registered().get(name)
+
+
+def check_sets(method: Method, step: ServerStep | None, name: str) -> None:
+    """Raise unless a method's objective names its sets well and receives what the server has.
+
+    Raises:
+        ConfigError: naming the set.
+    """
+    objective = method.objective
+    check_set_names(objective, ("keeps", "receives", "sends"), f"{name}: its objective")
+    there = () if step is None else step.keeps
+    missing = [each for each in objective.receives if each not in there]
+    if missing:
+        raise ConfigError(
+            f"{name}: its objective receives {', '.join(missing)}, and the server's step keeps "
+            f"{', '.join(there) or 'nothing'}; give the method a step that keeps it"
+        )
 
 
 def networks_like(method: Method) -> str:

@@ -9,6 +9,7 @@ from nefl.client.objective import Objective
 from nefl.models.design import Norm
 from nefl.models.families import Scaling
 from nefl.nesting.modules import BatchNorm, StepSize
+from nefl.server.steps import ServerStep
 
 Exits = Literal["none", "own", "all"]
 Members = Literal["scaled", "full", "capable", "small"]
@@ -32,6 +33,7 @@ class Method:
         ordered_dropout: whether a client trains narrower nets within its own (FjORD).
         rolling: whether each round shifts which channels come first (FedRolex).
         objective: what clients follow in local training, where a row is not enough.
+        step: what the server makes of a round's average, where that is part of the method.
         about: the method in a few words.
     """
 
@@ -46,4 +48,5 @@ class Method:
     ordered_dropout: bool = False
     rolling: bool = False
     objective: Objective = field(default_factory=Objective)
+    step: ServerStep | None = None
     about: str = ""

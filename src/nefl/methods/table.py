@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from nefl.client.drift import Proximal
+from nefl.client.drift import ControlVariates, Dynamic, Proximal
 from nefl.client.exits import Graded, Mutual
 from nefl.errors import ConfigError
 from nefl.methods.method import Method
 from nefl.models.table import unknown_name
 from nefl.nesting.modules import StepSize
+from nefl.server.steps import FedDyn, Scaffold
 
 ENTRY_POINTS = "nefl.methods"
 """The group of entry points by which installed packages give methods a name."""
@@ -73,13 +74,68 @@ def fedprox(mu: float = 0.01, family: str = "nefl-wd") -> Method:
     return replace(row, objective=Proximal(mu, of=row.objective), about=about)
 
 
+def scaffold(family: str = "nefl-wd") -> Method:
+    """Return SCAFFOLD over another method's family: control variates are corners too.
+
+    Args:
+        family: the method whose submodels are trained; `fedavg` is SCAFFOLD as published.
+    """
+    row = _row(family)
+    return replace(
+        row,
+        objective=ControlVariates(of=row.objective),
+        step=Scaffold(),
+        about="SCAFFOLD: control variates of clients and server",
+    )
+
+
+def feddyn(alpha: float = 0.1, family: str = "nefl-wd") -> Method:
+    """Return FedDyn over another method's family.
+
+    Args:
+        alpha: the weight of its regulariser.
+        family: the method whose submodels are trained; `fedavg` is FedDyn as published.
+    """
+    row = _row(family)
+    return replace(
+        row,
+        objective=Dynamic(alpha, of=row.objective),
+        step=FedDyn(),
+        about="FedDyn: a regulariser with a memory at clients and server",
+    )
+
+
+def depthfl_full(alpha: float = 0.1, slow_start: int = 300) -> Method:
+    """Return DepthFL at its authors' full strength: all exits, self-distillation, FedDyn.
+
+    Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients" (ICLR 2023),
+    Algorithm 1.
+
+    Args:
+        alpha: the weight of FedDyn's regulariser.
+        slow_start: rounds over which the distillation comes to its full weight.
+    """
+    exits = Mutual(slow_start)
+    return replace(
+        _ROWS["depthfl-sd"],
+        objective=Dynamic(alpha, of=exits),
+        step=FedDyn(),
+        about="DepthFL: all exits, self-distillation, FedDyn",
+    )
+
+
 def _row(name: object) -> Method:
     if not isinstance(name, str) or name not in _ROWS:
         raise unknown_name("model.method_options.family", str(name), _ROWS)
     return _ROWS[name]
 
 
-MAKERS: Mapping[str, Callable[..., Method]] = {"fedprox": fedprox}
+MAKERS: Mapping[str, Callable[..., Method]] = {
+    "fedprox": fedprox,
+    "scaffold": scaffold,
+    "feddyn": feddyn,
+    "depthfl-full": depthfl_full,
+}
 """Methods that take `model.method_options`."""
 
 

@@ -9,6 +9,8 @@ Every channel comes into every window in turn. Of a tensor with two channel axes
 step, a window below half the width never holds the pairs that are far apart: wider ones do.
 """
 
+from dataclasses import replace
+
 import torch
 
 from nefl.errors import NestingError
@@ -67,8 +69,12 @@ def roll(state: ServerState, family: Family) -> ServerState:
             "rolling windows: submodels of this family keep tensors of their own; share all of "
             "them (per_submodel=()), as HeteroFL and FedRolex do"
         )
-    shared = {}
-    for name, tensor in state.shared.items():
+
+    def rolled(name: str, tensor: torch.Tensor) -> torch.Tensor:
         axes = scaled_axes(family, name)
-        shared[name] = tensor.roll((-1,) * len(axes), axes) if axes else tensor
-    return ServerState(state.round_number, shared, state.per_submodel)
+        return tensor.roll((-1,) * len(axes), axes) if axes else tensor
+
+    shared = {name: rolled(name, tensor) for name, tensor in state.shared.items()}
+    # What a step remembers of a channel goes with it: `set/shared/name`.
+    memory = {key: rolled(key.split("/", 2)[2], tensor) for key, tensor in state.memory.items()}
+    return replace(state, shared=shared, memory=memory)

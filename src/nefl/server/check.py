@@ -1,12 +1,13 @@
 """The check of a client's update: only what its task asked for may be averaged."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
 from nefl.errors import UpdateError
-from nefl.nesting.spec import Family
+from nefl.nesting.sets import set_layout
+from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
 MAX_EXAMPLES = 10**9
@@ -16,8 +17,16 @@ SMALL = 1 << 16
 """Elements below which tensors are probed together: the calls would cost more than the work."""
 
 
-def check_update(update: ClientUpdate, family: Family, round_number: int) -> None:
+def check_update(
+    update: ClientUpdate, family: Family, round_number: int, sends: Collection[str] = ()
+) -> None:
     """Refuse an update that is not exactly what its task asked for.
+
+    Args:
+        update: the update.
+        family: the family.
+        round_number: the round that it has to be for.
+        sends: the sets that it has to bring beside the weights.
 
     Raises:
         UpdateError: naming the client, the tensor and the reason.
@@ -34,25 +43,39 @@ def check_update(update: ClientUpdate, family: Family, round_number: int) -> Non
     examples = update.examples
     if not _is_whole(examples) or not 0 < examples <= MAX_EXAMPLES:
         raise UpdateError(f"{who}: {examples!r:.40} examples; expected 1 to {MAX_EXAMPLES}")
-    if not isinstance(update.trained, Mapping):
-        raise UpdateError(f"{who}: brings a {type(update.trained).__name__}, not tensors by name")
-    layout = family.layout(task.submodel)
-    if update.trained.keys() != layout.keys():
-        raise UpdateError(f"{who}: {_differing_names(update.trained, layout)}")
+    _check_tensors(who, "", update.trained, family.layout(task.submodel))
+    if not isinstance(update.sent, Mapping):
+        raise UpdateError(f"{who}: sends a {type(update.sent).__name__}, not sets by name")
+    if update.sent.keys() != set(sends):
+        found = ", ".join(str(name)[:40] for name in list(update.sent)[:5]) or "none"
+        raise UpdateError(f"{who}: sends the sets {found}; expected {', '.join(sends) or 'none'}")
+    if sends:
+        layout = set_layout(family, task.submodel)
+        for name in sends:
+            _check_tensors(who, f"{name} of ", update.sent[name], layout)
+
+
+def _check_tensors(who: str, what: str, tensors: Tensors, layout: Layout) -> None:
+    """Refuse tensors that are not those of a layout, or not finite."""
+    if not isinstance(tensors, Mapping):
+        raise UpdateError(f"{who}: brings a {type(tensors).__name__}, not tensors by name")
+    if tensors.keys() != layout.keys():
+        raise UpdateError(f"{who}: {what}{_differing_names(tensors, layout)}")
     for name, info in layout.items():
-        tensor = update.trained[name]
+        tensor = tensors[name]
         if not isinstance(tensor, Tensor):
-            raise UpdateError(f"{who}: {name} is a {type(tensor).__name__}, not a tensor")
+            raise UpdateError(f"{who}: {what}{name} is a {type(tensor).__name__}, not a tensor")
         # First: some that are not dense have no shape to ask for.
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
-            raise UpdateError(f"{who}: {name} is not a dense tensor with values")
-        if tuple(tensor.shape) != info.shape:
-            raise UpdateError(f"{who}: {name} has shape {tuple(tensor.shape)}, not {info.shape}")
+            raise UpdateError(f"{who}: {what}{name} is not a dense tensor with values")
+        shape = tuple(tensor.shape)
+        if shape != info.shape:
+            raise UpdateError(f"{who}: {what}{name} has shape {shape}, not {info.shape}")
         if tensor.dtype != info.dtype:
-            raise UpdateError(f"{who}: {name} has dtype {tensor.dtype}, not {info.dtype}")
-    culprit = first_not_finite(update.trained)
+            raise UpdateError(f"{who}: {what}{name} has dtype {tensor.dtype}, not {info.dtype}")
+    culprit = first_not_finite(tensors)
     if culprit is not None:
-        raise UpdateError(f"{who}: {culprit} has values that are not finite")
+        raise UpdateError(f"{who}: {what}{culprit} has values that are not finite")
 
 
 def _check_numbers(task: TrainTask) -> None:
@@ -86,8 +109,10 @@ def not_finite_in(state: ServerState) -> str | None:
 
     Finite updates can have an average that is not: two of 3e38 sum up to infinity.
     """
-    owners = ["shared", *(f"submodel {k}'s" for k in range(1, len(state.per_submodel) + 1))]
-    for owner, tensors in zip(owners, (state.shared, *state.per_submodel), strict=True):
+    own = (f"submodel {k}'s" for k in range(1, len(state.per_submodel) + 1))
+    owners = ["shared", *own, "the step's memory"]
+    groups = (state.shared, *state.per_submodel, state.memory)
+    for owner, tensors in zip(owners, groups, strict=True):
         culprit = first_not_finite(tensors)
         if culprit is not None:
             return f"{owner} {culprit}"

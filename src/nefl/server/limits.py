@@ -37,6 +37,7 @@ def within_limits(
     server: ServerConfig,
     *,
     dealt: Sequence[int] = (),
+    sends: Sequence[str] = (),
     note: Note = _to_nobody,
 ) -> Iterator[Result]:
     """Pass results on; what moves too far is scaled down or becomes a failure, and what claims
@@ -51,6 +52,7 @@ def within_limits(
         family: the family it belongs to.
         server: the limits.
         dealt: how many examples the server dealt each client; empty where it dealt none.
+        sends: the sets that clients send beside their weights.
         note: told which claims were capped.
     """
     clips: dict[Role, float | None] = {
@@ -62,7 +64,7 @@ def within_limits(
     if server.norm_limit is None and not clipping and not by_examples:
         yield from results
         return
-    results = (_checked(result, state, family) for result in results)
+    results = (_checked(result, state, family, sends) for result in results)
     if by_examples:
         results = _weighing_no_more(results, server.examples_limit, dealt, note)
     if server.norm_limit is not None:
@@ -90,11 +92,11 @@ def movements(update: ClientUpdate, state: ServerState, family: Family) -> dict[
     return {role: math.sqrt(total[role] / count[role]) for role in total}
 
 
-def _checked(result: Result, state: ServerState, family: Family) -> Result:
+def _checked(result: Result, state: ServerState, family: Family, sends: Sequence[str]) -> Result:
     if isinstance(result, ClientFailure):
         return result
     try:
-        check_update(result, family, state.round_number + 1)
+        check_update(result, family, state.round_number + 1, sends)
     except UpdateError as error:
         return ClientFailure(result.task, str(error))
     return result
@@ -176,7 +178,11 @@ def _kept(result: Result) -> Result:
     """Return a result that may wait: an engine may use an update's memory again."""
     if isinstance(result, ClientFailure):
         return result
-    return replace(result, trained={name: t.clone() for name, t in result.trained.items()})
+    trained, *sets = (
+        {name: tensor.clone() for name, tensor in tensors.items()}
+        for tensors in (result.trained, *result.sent.values())
+    )
+    return replace(result, trained=trained, sent=dict(zip(result.sent, sets, strict=True)))
 
 
 def _clipped(

@@ -7,16 +7,13 @@ voters has nobody to outvote a liar; `min_holders` keeps such elements as they w
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from nefl.config import ServerConfig
 from nefl.errors import UpdateError
 from nefl.nesting.corners import corner
 from nefl.nesting.spec import Family
-from nefl.server.aggregate import Aggregate
 from nefl.server.check import check_update
 from nefl.state import ClientUpdate, ServerState
 
@@ -24,29 +21,13 @@ CHUNK = 1 << 22
 """Values that are sorted at once: bounds the memory that a large tensor takes."""
 
 
-class Average(Protocol):
-    """What a round's updates are added to."""
-
-    def add(self, update: ClientUpdate) -> None:
-        """Count an update, or raise `UpdateError` and leave everything as it was."""
-
-    def finish(self) -> ServerState:
-        """Return the state after the round."""
-
-
-def make_aggregate(state: ServerState, family: Family, server: ServerConfig) -> Average:
-    """Return the average that a configuration asks for."""
-    if server.average == "mean":
-        return Aggregate(state, family, weighting=server.weighting)
-    left_out = _median_leaves if server.average == "median" else _trimming(server.trim)
-    return RobustAggregate(state, family, left_out, min_holders=server.min_holders)
-
-
-def _median_leaves(voters: int) -> int:
+def median_leaves(voters: int) -> int:
+    """Return how many of so many voters a median leaves out at each end."""
     return (voters - 1) // 2
 
 
-def _trimming(share: float) -> Callable[[int], int]:
+def trimming(share: float) -> Callable[[int], int]:
+    """Return how many of so many voters a trimmed mean leaves out at each end."""
     # Rounded up: one of four voters must go if a fifth of them may be wrong.
     return lambda voters: min(-int(-share * voters // 1), (voters - 1) // 2)
 

@@ -1,7 +1,7 @@
 """The server's link to its nodes: what a task looks like as a message."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
@@ -68,7 +68,8 @@ class Weights:
         """Return the content of the message that carries an order."""
         if order.choice == "client":
             if self._whole is None:
-                self._whole = state_to_arrays(self._state)
+                # What the server's step remembers is no client's affair.
+                self._whole = state_to_arrays(replace(self._state, memory={}))
             arrays = self._whole
         else:
             arrays = to_arrays(extract(self._state, self._family, order.task.submodel))

@@ -5,7 +5,7 @@ is given memory, then names, shapes and dtypes. Nothing is ever unpickled.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nefl.artifacts.checkpoint import flatten_state
 from nefl.errors import UpdateError
+from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
@@ -140,33 +141,47 @@ def _compare(tensors: Tensors, layout: Layout) -> None:
             raise UpdateError(f"{name} has dtype {dtype}, not {info.dtype}")
 
 
-def state_layout(family: Family) -> Layout:
-    """Return the layout of a whole server state, its tensors named as in a checkpoint."""
+def state_layout(family: Family, sets: Iterable[str] = ()) -> Layout:
+    """Return the layout of a whole server state, its tensors named as in a checkpoint.
+
+    Args:
+        family: the family.
+        sets: the sets that are in its memory.
+    """
     layout = {f"shared/{name}": info for name, info in family.global_layout.items()}
     for k in range(1, len(family) + 1):
         of_submodel = family.layout(k)
         layout |= {f"submodel/{k}/{n}": of_submodel[n] for n in sorted(family.own_names(k))}
-    return layout
+    return layout | {f"memory/{name}": i for name, i in memory_layout(family, sets).items()}
 
 
 def state_to_arrays(state: ServerState) -> ArrayRecord:
-    """Write a whole server state, for clients that choose, or to carry it in Flower's own way."""
+    """Write a whole server state with its memory, to carry it in Flower's own way."""
     return to_arrays(flatten_state(state))
 
 
-def arrays_to_state(record: ArrayRecord, family: Family, round_number: int) -> ServerState:
+def arrays_to_state(
+    record: ArrayRecord, family: Family, round_number: int, sets: Sequence[str] = ()
+) -> ServerState:
     """Read a whole server state.
+
+    Args:
+        record: the arrays.
+        family: the family it must be of.
+        round_number: the rounds it has behind it.
+        sets: the sets that must be in its memory.
 
     Raises:
         UpdateError: if it is not one of this family's.
     """
-    tensors = from_arrays(record, state_layout(family))
+    tensors = from_arrays(record, state_layout(family, sets))
     own = tuple(
         {name: tensors[f"submodel/{k}/{name}"] for name in sorted(family.own_names(k))}
         for k in range(1, len(family) + 1)
     )
     shared = {name: tensors[f"shared/{name}"] for name in family.global_layout}
-    return ServerState(round_number, shared, own)
+    memory = {name: tensors[f"memory/{name}"] for name in memory_layout(family, sets)}
+    return ServerState(round_number, shared, own, memory)
 
 
 def update_content(update: ClientUpdate) -> RecordDict:

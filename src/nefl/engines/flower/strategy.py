@@ -36,11 +36,13 @@ from nefl.errors import ConfigError, UpdateError
 from nefl.nesting.profile import SubmodelProfile
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
+from nefl.server.averages import check_average
 from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.devices import Fleet
 from nefl.server.limits import within_limits
-from nefl.server.robust import make_aggregate
+from nefl.server.stepping import make_aggregate, remembering
+from nefl.server.steps import find_step
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
 _log = logging.getLogger("flwr")
@@ -56,7 +58,8 @@ class NestedStrategy(Strategy):
     Args:
         family: the family.
         clients: the population, who takes part in a round, and how submodels are given out.
-        server: weighting, quorum, averages and limits; what it says of checkpoints has no meaning.
+        server: weighting, quorum, average, step and limits; what it says of checkpoints has no
+            meaning.
         flower: waiting for nodes, who chooses the submodel, the operator's file of nodes.
         seed: where cohorts and the first weights come from.
         evaluate: whether nodes also evaluate after each round, all that are there.
@@ -100,6 +103,8 @@ class NestedStrategy(Strategy):
         self._profiles, self._examples = tuple(profiles), tuple(examples)
         self._memory = tuple(memory) or tuple(p.train_memory_bytes for p in self._profiles)
         self._rolling = rolling
+        self._step = find_step(self._config.server.step)
+        check_average(self._config.server)
         self._check()
         self._fleet = self._simulated_devices()
         self._link: Link | None = None
@@ -110,22 +115,26 @@ class NestedStrategy(Strategy):
 
     def initial_arrays(self) -> ArrayRecord:
         """Return the first weights, as `start` wants them."""
-        return state_to_arrays(self._family.initial_state(self._config.seed))
+        first = self._family.initial_state(self._config.seed)
+        return state_to_arrays(remembering(first, self._family, self._step))
 
     def state_of(self, arrays: ArrayRecord, round_number: int = 0) -> ServerState:
         """Return the server state in the arrays of a result; `nefl.extract` cuts submodels out."""
-        return arrays_to_state(arrays, self._family, round_number)
+        keeps = () if self._step is None else self._step.keeps
+        return arrays_to_state(arrays, self._family, round_number, keeps)
 
     def summary(self) -> None:
         """Say what the strategy does."""
         clients, server = self._config.clients, self._config.server
         _log.info(
-            "\t├──> %d submodels, %d of %d clients a round (%s), average: %s, quorum %.2f",
+            "\t├──> %d submodels, %d of %d clients a round (%s), average: %s, step: %s, "
+            "quorum %.2f",
             len(self._family),
             clients.per_round,
             clients.count,
             clients.capability,
             server.average,
+            server.step.name,
             server.quorum,
         )
 
@@ -149,7 +158,13 @@ class NestedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the replies in the order of their tasks; too few, and the weights stay."""
         assert self._state is not None  # noqa: S101 - Flower configures before it aggregates
-        total = make_aggregate(self._state, self._family, self._config.server)
+        total = make_aggregate(
+            self._state,
+            self._family,
+            self._config.server,
+            step=self._step,
+            population=self._config.clients.count,
+        )
         by_number = {reply.metadata.reply_to_message_id: reply for reply in replies}
         results = (self._result(sent, order, by_number) for sent, order in self._sent)
         losses: list[float] = []
