@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from nefl import training
+from nefl.artifacts.kept import oldest_round
 from nefl.artifacts.runfolder import CONFIG, RunFolder
 from nefl.engines.flower.client import nested_client
 from nefl.engines.flower.engine import FlowerEngine
@@ -94,11 +95,23 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         mailbox = Mailbox(grid)
         roster = NodeRoster(mailbox, registry, terms, folder.log)
         needs = [profile.train_memory_bytes for profile in profiles]
-        link = Link(mailbox, roster, family, flower, folder.log, run, needs)
+        plan = setting.plan
+        link = Link(
+            mailbox,
+            roster,
+            family,
+            flower,
+            folder.log,
+            run,
+            needs,
+            plan.receives,
+            plan.sends,
+            oldest=lambda: oldest_round(folder.path),
+        )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)
         return (
-            replace(setting, plan=replace(setting.plan, cohort=cohort)),
+            replace(setting, plan=replace(plan, cohort=cohort)),
             FlowerEngine(link, here),
         )
 

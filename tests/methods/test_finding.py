@@ -93,7 +93,9 @@ def test_a_method_runs_alike_in_workers_and_after_a_kill(
     quick = settings(quick, method, **{"model.method_options": options})
     serial = nefl.train(quick, tmp_path / "serial")
     assert serial.summary["failures"] == 0
-    assert sha(serial) != sha(nefl.train(settings(quick, "nefl-wd", **{"model.method_options": {}})))
+    assert sha(serial) != sha(
+        nefl.train(settings(quick, "nefl-wd", **{"model.method_options": {}}))
+    )
     assert sha(nefl.train(with_settings(quick, WORKERS), tmp_path / "workers")) == sha(serial)
     with pytest.raises(KeyboardInterrupt):
         nefl.train(quick, tmp_path / "killed", observers=[Killed()])

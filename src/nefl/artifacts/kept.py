@@ -43,6 +43,11 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(found, key=round_of, reverse=True)
 
 
+def oldest_round(run: Path) -> int:
+    """Return the round of the oldest checkpoint that a run may go back to; 0 if there is none."""
+    return min(map(round_of, checkpoints(run)), default=0)
+
+
 def keep_state(run: Path, state: ServerState, keep: int) -> Path:
     """Write a checkpoint, and drop the oldest beyond those to keep.
 

@@ -41,7 +41,7 @@ class MemoryFiles:
         """
         refuse_link(self.folder)
         self.folder.mkdir(exist_ok=True)
-        oldest = min(map(kept.round_of, kept.checkpoints(self._run)), default=0)
+        oldest = kept.oldest_round(self._run)
         self._rounds = {}
         for path in self.folder.iterdir():
             found = _FILE.fullmatch(path.name)

@@ -36,7 +36,9 @@ class SerialEngine:
         for task in tasks:
             receives = self._site.objective.receives
             tensors = extract_all(state, self._family, task.submodel, receives)
-            keeper = memories and memories.keeper(task.client, task.round_number)
+            keeper = None
+            if memories is not None:
+                keeper = memories.keeper(task.client, task.round_number)
             try:
                 result: ClientUpdate | ClientFailure = self._site.train(task, tensors, keeper)
             except Exception as error:
