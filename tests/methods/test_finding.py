@@ -61,7 +61,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings(quick: dict[str, Any], method: str, **more: Any) -> dict[str, Any]:
-    return with_settings(quick, {"model.method": method, "rounds": 3, **more})
+    small = {"data.train": 60, "data.test": 50, "clients": {"count": 5, "per_round": 2}}
+    return with_settings(quick, {"model.method": method, "rounds": 3, **small, **more})
 
 
 def sha(result: nefl.RunResult) -> str:
@@ -93,9 +94,8 @@ def test_a_method_runs_alike_in_workers_and_after_a_kill(
     quick = settings(quick, method, **{"model.method_options": options})
     serial = nefl.train(quick, tmp_path / "serial")
     assert serial.summary["failures"] == 0
-    assert sha(serial) != sha(
-        nefl.train(settings(quick, "nefl-wd", **{"model.method_options": {}}))
-    )
+    plain = settings(quick, "nefl-wd", **{"model.method_options": {}})
+    assert sha(serial) != sha(nefl.train(plain, tmp_path / "plain"))
     assert sha(nefl.train(with_settings(quick, WORKERS), tmp_path / "workers")) == sha(serial)
     with pytest.raises(KeyboardInterrupt):
         nefl.train(quick, tmp_path / "killed", observers=[Killed()])
