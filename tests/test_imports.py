@@ -29,6 +29,7 @@ RANK = {
     "data": 3,
     "schedule": 3,
     "recipes": 3,
+    "tasks": 4,
     "server": 5,
     "client": 5,
     "methods": 6,
