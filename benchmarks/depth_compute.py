@@ -16,6 +16,7 @@ from torch import nn
 from nefl import make_family
 from nefl.engines.site import pick_memory_format
 from nefl.engines.tuning import tune_process
+from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.profile import profile_family
 
 BATCH = 32
@@ -35,7 +36,7 @@ def main() -> None:
     given = parser.parse_args()
     tune_process(1)
     family = make_family(given.model, given.method)
-    rows = profile_family(family, (3, 32, 32), BATCH)
+    rows = profile_family(family, SMALL_IMAGES, BATCH)
     models = [family.build(spec).train() for spec in family.specs]
     layout = pick_memory_format("auto", family, len(family), torch.device("cpu"))
     images = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=layout)

@@ -26,8 +26,9 @@ def show(row: Row, title: str) -> None:
     now, anew = [], []
     for run in row.runs:
         print(f"{run.name} …", file=sys.stderr, flush=True)
-        now.append([found.accuracy for found in nefl.evaluate(run.path)])
-        anew.append([found.accuracy for found in nefl.evaluate(run.path, recalibrate=True)])
+        now.append([found.values["accuracy"] for found in nefl.evaluate(run.path)])
+        again = nefl.evaluate(run.path, recalibrate=True)
+        anew.append([found.values["accuracy"] for found in again])
     before, after = over_seeds(now), over_seeds(anew)
     cells = (", ".join(f"{value:.1f}" for value in values[:-1]) for values in (before, after))
     as_averaged, recalibrated = cells

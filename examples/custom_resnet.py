@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nefl import Aggregate, ClientUpdate, Family, StepSize, SubmodelSpec, TrainTask, extract
 from nefl.nesting.profile import profile_family
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import kept_channels
 
 CHANNELS, CLASSES, BLOCKS = 32, 4, 3
@@ -65,7 +66,7 @@ def main() -> None:
             SubmodelSpec(((1.0, 1.0, 1.0),)),
         ),
     )
-    for row in profile_family(family, (3, 16, 16), batch_size=8):
+    for row in profile_family(family, Signature((3, 16, 16), 10), batch_size=8):
         print(f"submodel {row.index}: {row.params} parameters, {row.macs_total / 1e6:.2f}M MACs")
 
     state = family.initial_state(seed=0)

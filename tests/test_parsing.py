@@ -8,12 +8,13 @@ import pytest
 
 from nefl.artifacts.identity import check_unchanged
 from nefl.artifacts.runfolder import read_log
-from nefl.artifacts.summary import best_average, rounds_of, summarise
+from nefl.artifacts.summary import averages, rounds_of, summarise
 from nefl.config_reading import config_from, read_config
 from nefl.data.partition import partition_clients
 from nefl.errors import ConfigError, DataError, RunError
 from nefl.methods import make_family
 from nefl.parsing import MAX_DEPTH, parse_json, parse_toml
+from nefl.tasks.metrics import METRICS
 
 DEEP = "[" * 100_000
 
@@ -55,11 +56,12 @@ def test_log_lines_of_other_types_are_passed_over(tmp_path: Path) -> None:
     sound: dict[str, object] = {
         "event": "round",
         "round": 2,
-        "accuracy": [0.5, 0.7],
+        "metrics": {"accuracy": [0.5, 0.7]},
         "trained": {"1": 3},
     }
     strange: list[dict[str, object]] = [
-        {"accuracy": "x"}, {"accuracy": [None]}, {"round": [1]}, {"round": 10**30, "trained": 7},
+        {"metrics": "x"}, {"metrics": {"accuracy": ["?"]}}, {"round": [1]},
+        {"round": 10**30, "trained": 7},
         {"trained": {"a": 1}}, {"bytes_up": {}}, {"simulated": {"nested": 1}}, {"failures": 5},
         {"bytes_down": "x"}, {"wall_seconds": [1]}, {"event": None},
     ]  # fmt: skip
@@ -67,8 +69,12 @@ def test_log_lines_of_other_types_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert len(list(read_log(tmp_path))) == len(strange) + 1
     (found,) = rounds_of(tmp_path, 9)
-    assert (found["round"], found["accuracy"], found["trained"]) == (2, [0.5, 0.7], {1: 3})
-    assert best_average(tmp_path, 9) == pytest.approx(0.6)
+    assert (found["round"], found["metrics"], found["trained"]) == (
+        2,
+        {"accuracy": (0.5, 0.7)},
+        {1: 3},
+    )
+    assert averages(tmp_path, 9, "accuracy") == pytest.approx([0.6])
 
 
 def test_numbers_that_are_written_as_text_are_numbers_afterwards(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_numbers_that_are_written_as_text_are_numbers_afterwards(tmp_path: Path)
     }
     (tmp_path / "metrics.jsonl").write_text(json.dumps(event) + "\n")
     family = make_family("resnet8", "nefl-wd")
-    found = summarise(tmp_path, family, family.initial_state(0))
+    found = summarise(tmp_path, family, family.initial_state(0), METRICS["accuracy"])
     assert found["rounds"] == 0
     (entry,) = rounds_of(tmp_path, 1)
     assert (entry["round"], entry["trained"], entry["wall_seconds"]) == (1, {1: 2}, 3.0)

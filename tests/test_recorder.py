@@ -13,6 +13,9 @@ from nefl.config_reading import config_from
 from nefl.methods import make_family
 from nefl.recorder import Recorder
 from nefl.rounds import RoundReport
+from nefl.tasks.metrics import METRICS
+
+ACCURACY = METRICS["accuracy"]
 
 
 class OnADevice(torch.Tensor):
@@ -46,7 +49,7 @@ def test_the_last_round_is_saved_though_the_device_is_gone(
 
     after = ServerState(1, elsewhere(first.shared), tuple(map(elsewhere, first.per_submodel)))
     folder = RunFolder.create(tmp_path / "run", config)
-    recorder = Recorder(folder, config, first)
+    recorder = Recorder(folder, config, first, ACCURACY)
     recorder.round_done(after, RoundReport(1, 4, 0.0, {}, 0.0, 0, 0, ()), None)
     monkeypatch.setattr(OnADevice, "broken", True)
     recorder.save()
@@ -74,7 +77,7 @@ def test_a_best_that_a_stop_interrupted_is_saved_with_the_checkpoint(
     family = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
     first = family.initial_state(0)
     folder = RunFolder.create(tmp_path / "run", config)
-    recorder = Recorder(folder, config, first)
+    recorder = Recorder(folder, config, first, ACCURACY)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -85,7 +88,7 @@ def test_a_best_that_a_stop_interrupted_is_saved_with_the_checkpoint(
             recorder.round_done(
                 ServerState(1, first.shared, first.per_submodel),
                 RoundReport(1, 4, 0.0, {}, 0.0, 0, 0, ()),
-                [Evaluation(1, 0.5, 1.0)],
+                [Evaluation(1, {"accuracy": 0.5}, 1.0)],
             )
     recorder.save()
     folder.close()

@@ -53,7 +53,7 @@ def test_other_submodels_are_cut_and_their_norms_recalibrated(
     setting = setting_of(quick, model__start=str(start), model__ratios=[0.3, 0.7, 1.0])
     state = first_state(setting).state
     accuracy = [
-        e.accuracy
+        e.values["accuracy"]
         for e in SerialEngine(setting.site(), setting.family).evaluate(state, range(1, 4))
     ]
     # As good as it was, and better than chance where a submodel is new: no round was trained.

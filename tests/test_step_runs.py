@@ -1,5 +1,6 @@
 """Runs with a server step: the same bits on every engine and after a stop; its source counts."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ import torch
 
 import nefl
 from nefl.artifacts.kept import checkpoints, read_kept
+from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.tensorfile import read_tensors
 from nefl.config import EngineConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError, OwnCodeError, RunError
@@ -88,7 +91,8 @@ def test_memory_is_not_exported_and_not_started_from(quick: dict[str, Any], tmp_
     run = nefl.train(settings, tmp_path / "run")
     assert sets_of(run.state.memory) == ("momentum", "variance")
     nefl.export_family(run.path, tmp_path / "family.safetensors", images=20)
-    assert not nefl.load(tmp_path / "family.safetensors").state.memory
+    _, tensors = read_tensors(tmp_path / "family.safetensors")
+    assert not [name for name in tensors if name.startswith("memory/")]
     for start in (run.path, tmp_path / "family.safetensors"):
         given = with_settings(settings, {"model.start": str(start)})
         again = nefl.train(given, tmp_path / f"from-{start.name}")
@@ -130,6 +134,30 @@ def test_a_step_that_fails_stops_the_run_by_name(quick: dict[str, Any], here: Pa
     settings = with_settings(quick, {"server.step.name": "own_step:Half"})
     with pytest.raises(OwnCodeError, match=r"server step Half .*own_step.py, line 4.*chance"):
         nefl.train(settings, here / "run")
+
+
+def test_the_pages_examples_work(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "server-steps.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL)
+    for file, source in blocks:
+        (tmp_path / file).write_text(source)
+    assert [file for file, _ in blocks] == ["lion.py", "careful.py"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {
+        "rounds": 2,
+        "partition": {"kind": "dirichlet", "alpha": 0.5},
+        "server.quorum": 0.1,
+        "server.step": {"name": "lion:Lion", "rate": 0.003},
+        "server.average": "careful:Careful",
+    }
+    run = nefl.train(with_settings(quick, own), tmp_path / "run")
+    assert sets_of(run.state.memory) == ("momentum",)
+    rounds = [event for event in read_log(run.path) if event["event"] == "round"]
+    failures = [str(failure) for event in rounds for failure in event["failures"]]
+    assert failures, "somebody has fewer than five"
+    assert all(" examples" in failure for failure in failures)
 
 
 def test_a_round_by_hand_begins_with_a_memory(quick: dict[str, Any]) -> None:

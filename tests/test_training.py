@@ -62,7 +62,7 @@ def test_a_run_leaves_a_folder_behind(quick: dict[str, Any], tmp_path: Path) -> 
     assert sum(sum(e["trained"].values()) for e in rounds) == 16
     assert summary["bytes_up"] == sum(e["bytes_up"] for e in rounds) > 0
     scores = evaluate(tmp_path / "run")
-    assert [e.accuracy for e in scores] == summary["accuracy"]
+    assert [e.values["accuracy"] for e in scores] == summary["accuracy"]
     assert len(evaluate(tmp_path / "run", best=True)) == 5
 
 
@@ -128,8 +128,9 @@ def test_a_users_own_model_and_data(
         "import numpy as np\n"
         "from nefl import Family, SubmodelSpec\n"
         "from nefl.models.table import ModelBuilder\n"
+        "from nefl.nesting.signature import Signature\n"
         "def family(classes, input_shape):\n"
-        "    build = ModelBuilder('resnet8', classes, input_shape)\n"
+        "    build = ModelBuilder('resnet8', Signature(input_shape, classes))\n"
         "    full = build.full_blocks\n"
         "    return Family(build, (SubmodelSpec(full, 0.5), SubmodelSpec(full)))\n"
         "def data():\n"
@@ -393,8 +394,9 @@ import own_layers
 import numpy as np
 from nefl import Family, SubmodelSpec
 from nefl.models.table import ModelBuilder
+from nefl.nesting.signature import Signature
 def family(classes, input_shape):
-    build = ModelBuilder('resnet8', classes, input_shape)
+    build = ModelBuilder('resnet8', Signature(input_shape, classes))
     return Family(build, (SubmodelSpec(build.full_blocks, 0.5), SubmodelSpec(build.full_blocks)))
 def data():
     rng = np.random.default_rng(0)

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 import nefl
 from nefl.config import ModelConfig
 from nefl.config_reading import config_from
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import kept_channels
 from nefl.setting import prepare
+from nefl.tasks.losses import cross_entropy
 from nefl.tryout import try_out
 
 CLASSES, SHAPE = 3, (1, 6, 6)
@@ -102,12 +104,19 @@ class NoExits(Net):
         return self.forward(x)
 
 
+class Classes:
+    signature = Signature(SHAPE, CLASSES)
+
+    def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
+        return cross_entropy(outputs, target)
+
+
 def attempt(build: type[Net], method: str = "fjord") -> None:
     specs = nefl.SubmodelSpec(((1.0,),), width=0.5), nefl.SubmodelSpec(((1.0,),))
     family = nefl.Family(build, specs)
     batch = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(1))
     model = ModelConfig("mine:make", method)
-    try_out(model, family, batch, torch.tensor([0, CLASSES - 1]), CLASSES)
+    try_out(model, family, Classes(), batch, torch.tensor([0, CLASSES - 1]))
 
 
 @pytest.mark.parametrize("method", ["fjord", "fedavg", "depthfl-sd", "scalefl-sd"])

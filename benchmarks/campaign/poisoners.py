@@ -20,7 +20,7 @@ from nefl.errors import RunError
 from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family, Role
 from nefl.rounds import Observer, run_training
-from nefl.server.evaluate import mean_accuracy
+from nefl.server.evaluate import mean_of
 from nefl.setting import Setting, prepare
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
@@ -147,8 +147,8 @@ def run_cell(attack: str, defence: str, seed: int, rounds: int) -> list[float]:
     with suppress(RunError):  # liars that stop a run leave its last weights
         run_training(newest.state, plan, engine, [newest])
     evaluations = engine.evaluate(newest.state, range(1, len(setting.family) + 1))
-    assert 0 <= mean_accuracy(evaluations) <= 1
-    return [evaluation.accuracy for evaluation in evaluations]
+    assert 0 <= mean_of(evaluations, "accuracy") <= 1
+    return [evaluation.values["accuracy"] for evaluation in evaluations]
 
 
 def run_batch(number: int) -> dict[str, Any]:

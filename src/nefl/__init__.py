@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nefl.methods import METHODS, Method, make_family
     from nefl.nesting.corners import extract, scatter
     from nefl.nesting.modules import Exit, StepSize
+    from nefl.nesting.signature import Signature
     from nefl.nesting.spec import Family, SubmodelSpec
     from nefl.nesting.zero_extension import check_family
     from nefl.recipes import load_recipe, recipe_names, recipe_values
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from nefl.server.aggregate import Aggregate
     from nefl.server.steps import Cell, ServerStep
     from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
+    from nefl.tasks.metrics import Metric
+    from nefl.tasks.task import Task
     from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
@@ -54,6 +57,7 @@ __all__ = [
     "Family",
     "Local",
     "Method",
+    "Metric",
     "NeflError",
     "NestingError",
     "Objective",
@@ -66,8 +70,10 @@ __all__ = [
     "RunResult",
     "ServerState",
     "ServerStep",
+    "Signature",
     "StepSize",
     "SubmodelSpec",
+    "Task",
     "TrainTask",
     "TrainedFamily",
     "UpdateError",
@@ -91,6 +97,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Signature": "nefl.nesting.signature",
+    "Metric": "nefl.tasks.metrics",
+    "Task": "nefl.tasks.task",
     "Aggregate": "nefl.server.aggregate",
     "Budget": "nefl.elastic.budget",
     "Cell": "nefl.server.steps",

@@ -34,7 +34,7 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
-from nefl.rounds import Engine, Plan
+from nefl.rounds import Engine, Plan, travel_bytes
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -42,6 +42,7 @@ from nefl.server.steps import find_step
 from nefl.state import MeasuredBy, ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
+from nefl.tasks.given import GIVEN, describe, keep_given
 from nefl.tasks.task import Task, rows_of
 from nefl.tryout import EXAMPLES, try_method_out, try_out
 
@@ -93,10 +94,15 @@ class Setting:
         """
         workers = count_workers(self.config.engine, self.config.clients.per_round)
         memories = MemoryFiles(partition.parent)
-        if not workers:
+        alone = self.config.task == GIVEN and describe(self.task) is None
+        if not workers or (alone and self.config.engine.name == "auto"):
             return SerialEngine(self.site(), self.family, memories)
-        if self.task.folder is None:
-            raise ConfigError("workers need data that is cached on disk; use the serial engine")
+        if alone:
+            raise ConfigError(
+                f"task {self.task.name}: has functions of its own, which workers cannot be given; "
+                "set engine.name to 'serial', or write the task as a function and name it, as in "
+                "task = 'package.module:function'"
+            )
         return WorkersEngine(
             self.config,
             self.family,
@@ -166,13 +172,12 @@ class Setting:
             train_examples=len(self.partition.indices),
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
-            submodels=tuple(self._profiles()) if own else (),
+            submodels=tuple(self.profiles()) if own else (),
         )
 
-    def _profiles(self) -> list[SubmodelProfile]:
-        local = self.config.local
-        copies = optimiser_copies(local)
-        return profile_family(self.family, self.task.signature, local.batch_size, copies)
+    def profiles(self) -> list[SubmodelProfile]:
+        """Return what the submodels cost in this run, smallest first."""
+        return run_profiles(self.config, self.family, self.task.signature)
 
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""
@@ -208,14 +213,20 @@ def _sha256(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def prepare(config: RunConfig) -> Setting:
+def prepare(config: RunConfig, task: Task | None = None) -> Setting:
     """Load the data, deal it out and build the family.
+
+    Args:
+        config: the run.
+        task: what it learns, where that is given in memory.
 
     Raises:
         NeflError: if any of it cannot be had.
     """
     pick_device(config.engine.device)
-    return arrange(config, load_task(config))
+    if task is None:
+        return arrange(config, load_task(config))
+    return arrange(*keep_given(config, task))
 
 
 def arrange(config: RunConfig, task: Task) -> Setting:
@@ -236,11 +247,8 @@ def arrange(config: RunConfig, task: Task) -> Setting:
 def _plan(config: RunConfig, family: Family, partition: Partition, signature: Signature) -> Plan:
     fleet = None
     if config.clients.capability == "devices":
-        local = config.local
-        copies = optimiser_copies(local)
-        profiles = profile_family(family, signature, local.batch_size, copies)
-        sizes = partition.sizes
-        fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
+        profiles = run_profiles(config, family, signature)
+        fleet = Fleet(config.clients, profiles, config.local.epochs, partition.sizes, config.seed)
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
@@ -263,6 +271,20 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
 
     tried = try_out if is_reference(config.model.name) else try_method_out
     tried(config.model, family, task, inputs, task.make_target(rows), layout)
+
+
+def run_profiles(config: RunConfig, family: Family, signature: Signature) -> list[SubmodelProfile]:
+    """Return what a run's submodels cost, with its batches, its optimiser and its method's sets."""
+    objective, local = method_of(config.model).objective, config.local
+    ways = objective.receives, objective.sends
+    copies = optimiser_copies(local) + len(objective.keeps) + sum(map(len, ways))
+    return [
+        replace(
+            profile,
+            payload_bytes=sum(travel_bytes(family, profile.index, sets) for sets in ways) // 2,
+        )
+        for profile in profile_family(family, signature, local.batch_size, copies)
+    ]
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -31,6 +31,7 @@ from nefl.rounds import Engine, Observer, check_observers, run_training
 from nefl.setting import Setting, prepare, settings_checksum, with_absolute_paths
 from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState
+from nefl.tasks.task import Task
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """Signals that ask a run to stop."""
@@ -60,6 +61,7 @@ def train(
     config: RunConfig | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
+    task: Task | None = None,
     name: str = "run",
     observers: Sequence[Observer] = (),
     started: Callable[[Path], None] | None = None,
@@ -70,6 +72,7 @@ def train(
     Args:
         config: a configuration, settings to make one from, or a recipe's name or file.
         out: the run's folder, which must be new or empty; a numbered one in `runs` if left out.
+        task: what is learned, where it is given in memory instead of named in the configuration.
         name: what such a numbered folder is called, where the configuration is no recipe.
         observers: told of each round; see `Observer`.
         started: told the folder as soon as it is there.
@@ -89,7 +92,8 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
-    setting = prepare(config)
+    setting = prepare(config, task)
+    config = setting.config
     first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
     try:
@@ -121,6 +125,7 @@ def resume(
     *,
     engine: EngineConfig | None = None,
     rounds: int | None = None,
+    task: Task | None = None,
     changed_code: bool = False,
     observers: Sequence[Observer] = (),
     connect: Connect | None = None,
@@ -132,6 +137,7 @@ def resume(
         run: the run's folder.
         engine: another engine than the one it was started with.
         rounds: another number of rounds, where its learning rate so far does not depend on that.
+        task: the task that it was given, where that has functions of its own.
         changed_code: go on although the source of a model or data function of one's own changed.
         observers: told of each round; see `Observer`.
         connect: as for `train`.
@@ -146,7 +152,7 @@ def resume(
     folder = RunFolder(Path(run))
     try:
         config = folder.config
-        setting = prepare(config if engine is None else replace(config, engine=engine))
+        setting = prepare(config if engine is None else replace(config, engine=engine), task)
         folder.check_identity(setting.identity(), allow_code=changed_code)
         if rounds is not None and rounds != config.rounds:
             setting = _extend(folder, setting, rounds)
@@ -195,6 +201,7 @@ def evaluate(
     best: bool = False,
     recalibrate: bool = False,
     device: str | None = None,
+    task: Task | None = None,
     trust_code: bool = False,
 ) -> list[Evaluation]:
     """Measure every submodel of a run on its test set.
@@ -204,6 +211,7 @@ def evaluate(
         best: take the best checkpoint instead of the newest.
         recalibrate: measure batch norms anew over all clients' training data first.
         device: compute there instead of where the run was trained.
+        task: as for `resume`.
         trust_code: as for `resume`.
 
     Raises:
@@ -216,7 +224,7 @@ def evaluate(
         config = replace(config, engine=replace(config.engine, device=device))
     if recalibrate:
         config = replace(config, server=replace(config.server, recalibrate=True))
-    setting = prepare(config)
+    setting = prepare(config, task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from nefl import files
-from nefl.data import ImageDataset, cache, load_dataset, open_cached
+from nefl.data import Dataset, cache, load_dataset, open_cached
 from nefl.data.arrays import Decoded, Split
 from nefl.errors import DataError
 
 SMALL = {"shape": [1, 4, 4], "train": 40, "test": 20, "classes": 4}
 
 
-def load_small(folder: Path) -> ImageDataset:
+def load_small(folder: Path) -> Dataset:
     return load_dataset("synthetic", cache=folder, options=SMALL)
 
 
-def folder_of(dataset: ImageDataset) -> Path:
+def folder_of(dataset: Dataset) -> Path:
     assert dataset.folder is not None
     return dataset.folder
 
@@ -40,11 +40,11 @@ def write_npz(path: Path, value: int = 7, rows: int = 6) -> None:
 def test_arrays_are_read_only_maps_of_contiguous_files(tmp_path: Path) -> None:
     dataset = load_small(tmp_path)
     for split in (dataset.train, dataset.test):
-        assert isinstance(split.images, np.memmap)
-        assert split.images.dtype == np.uint8
-        assert split.labels.dtype == np.int64
-        assert split.images.flags.c_contiguous
-        assert not split.images.flags.writeable
+        assert isinstance(split["image"], np.memmap)
+        assert split["image"].dtype == np.uint8
+        assert split["label"].dtype == np.int64
+        assert split["image"].flags.c_contiguous
+        assert not split["image"].flags.writeable
     assert sorted(dataset.files) == ["test_images", "test_labels", "train_images", "train_labels"]
     assert all(path.is_file() for path in dataset.files.values())
 
@@ -52,17 +52,21 @@ def test_arrays_are_read_only_maps_of_contiguous_files(tmp_path: Path) -> None:
 def test_another_process_opens_the_same_arrays(tmp_path: Path) -> None:
     dataset = load_small(tmp_path)
     again = open_cached(folder_of(dataset), verify=False)
-    np.testing.assert_array_equal(again.train.images, dataset.train.images)
-    assert (again.mean, again.std, again.name) == (dataset.mean, dataset.std, "synthetic")
-    assert again.class_names == dataset.class_names
+    np.testing.assert_array_equal(again.train["image"], dataset.train["image"])
+    assert (again.facts["mean"], again.facts["std"], again.name) == (
+        dataset.facts["mean"],
+        dataset.facts["std"],
+        "synthetic",
+    )
+    assert tuple(again.facts["class_names"]) == tuple(dataset.facts["class_names"])
 
 
 def test_mean_and_std_are_those_of_the_training_images(tmp_path: Path) -> None:
     options = {**SMALL, "shape": [3, 5, 5]}
     dataset = load_dataset("synthetic", cache=tmp_path, options=options)
-    scaled = dataset.train.images.astype(np.float64) / 255
-    np.testing.assert_allclose(dataset.mean, scaled.mean((0, 2, 3)), rtol=1e-12)
-    np.testing.assert_allclose(dataset.std, scaled.std((0, 2, 3)), rtol=1e-12)
+    scaled = dataset.train["image"].astype(np.float64) / 255
+    np.testing.assert_allclose(dataset.facts["mean"], scaled.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(dataset.facts["std"], scaled.std((0, 2, 3)), rtol=1e-12)
 
 
 def test_decoded_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +84,7 @@ def test_a_changed_source_is_decoded_again(tmp_path: Path) -> None:
     load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
     write_npz(tmp_path / "own.npz", value=9, rows=8)
     again = load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
-    assert again.train.images.max() == 9
+    assert again.train["image"].max() == 9
 
 
 def flip_a_byte(path: Path) -> None:
@@ -118,12 +122,12 @@ def test_a_damaged_cache_is_built_again_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = load_small(tmp_path)
-    before = first.train.images.copy()
+    before = first.train["image"].copy()
     flip_a_byte(first.files["train_images"])
     with caplog.at_level(logging.WARNING):
         again = load_small(tmp_path)
     assert "train_images.npy" in caplog.text
-    np.testing.assert_array_equal(again.train.images, before)
+    np.testing.assert_array_equal(again.train["image"], before)
     open_cached(folder_of(again), verify=True)
 
 
@@ -154,7 +158,7 @@ def test_a_full_disk_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(DataError, match=r"test_images.npy: .*cannot be written.*NEFL_CACHE"):
             load_small(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert len(load_small(tmp_path).train) == 40
+    assert len(load_small(tmp_path).train["label"]) == 40
 
 
 KILLED = """
@@ -186,7 +190,7 @@ def test_a_kill_midway_leaves_nothing_that_is_believed(tmp_path: Path) -> None:
 
 def test_two_that_race_decode_once(tmp_path: Path) -> None:
     reads: list[int] = []
-    results: list[ImageDataset] = []
+    results: list[Dataset] = []
 
     def read() -> Decoded:
         reads.append(1)
@@ -210,12 +214,12 @@ def test_two_processes_that_race_both_get_the_data(tmp_path: Path) -> None:
     script = (
         "import sys; from nefl.data import load_dataset; "
         f"d = load_dataset('synthetic', cache=sys.argv[1], options={SMALL!r}); "
-        "print(int(d.train.images.sum()))"
+        "print(int(d.train['image'].sum()))"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     sums = [process.communicate(timeout=120)[0] for process in running]
-    assert sums[0] == sums[1] == f"{int(load_small(tmp_path).train.images.sum())}\n"
+    assert sums[0] == sums[1] == f"{int(load_small(tmp_path).train['image'].sum())}\n"
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
 
 

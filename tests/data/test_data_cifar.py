@@ -71,11 +71,11 @@ def test_the_pickles_written_here_are_what_python_2_wrote() -> None:
 def test_reads_cifar10_pickles(tmp_path: Path) -> None:
     rows = write_cifar10(tmp_path / "d" / "cifar-10-batches-py")
     found = load_dataset("cifar10", root=tmp_path / "d", cache=tmp_path / "c", options=PARTIAL)
-    assert found.train.images.shape == (100, 3, 32, 32)
+    assert found.train["image"].shape == (100, 3, 32, 32)
     # A row is the red plane, then green, then blue.
-    np.testing.assert_array_equal(found.train.images.reshape(100, -1), rows)
-    assert found.train.labels.tolist()[:12] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
-    assert found.class_names[9] == "truck"
+    np.testing.assert_array_equal(found.train["image"].reshape(100, -1), rows)
+    assert found.train["label"].tolist()[:12] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert found.facts["class_names"][9] == "truck"
 
 
 def test_reads_what_python_3_pickles_in_the_old_protocol(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_reads_what_python_3_pickles_in_the_old_protocol(tmp_path: Path) -> None
     content = pickle.dumps({b"data": data, b"labels": labels}, protocol=2)
     (tmp_path / "d" / "test_batch").write_bytes(content)
     found = load_dataset("cifar10", root=tmp_path / "d", cache=tmp_path / "c", options=PARTIAL)
-    np.testing.assert_array_equal(found.test.images.reshape(20, -1), data)
+    np.testing.assert_array_equal(found.test["image"].reshape(20, -1), data)
 
 
 def test_cifar100_takes_the_fine_labels(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_cifar100_takes_the_fine_labels(tmp_path: Path) -> None:
         data, labels = some_rows(200, 100)
         (tmp_path / part).write_bytes(old_pickle(data, labels, b"fine_labels"))
     found = load_dataset("cifar100", root=tmp_path, cache=tmp_path / "c", options=PARTIAL)
-    assert found.train.labels.max() == 99
-    assert found.classes == 100
-    assert found.class_names[0] == "apple"
+    assert found.train["label"].max() == 99
+    assert len(found.facts["class_names"]) == 100
+    assert found.facts["class_names"][0] == "apple"
 
 
 def test_reads_binary_batches(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_reads_binary_batches(tmp_path: Path) -> None:
     for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
         rows.tofile(tmp_path / f"{name}.bin")
     found = load_dataset("cifar10", root=tmp_path, cache=tmp_path / "c", options=PARTIAL)
-    np.testing.assert_array_equal(found.test.images.reshape(20, -1), data)
-    assert found.test.labels.tolist() == labels
+    np.testing.assert_array_equal(found.test["image"].reshape(20, -1), data)
+    assert found.test["label"].tolist() == labels
 
 
 def test_binary_cifar100_skips_the_coarse_label(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_binary_cifar100_skips_the_coarse_label(tmp_path: Path) -> None:
     for name in ("train.bin", "test.bin"):
         rows.tofile(tmp_path / name)
     found = load_dataset("cifar100", root=tmp_path, cache=tmp_path / "c", options=PARTIAL)
-    assert found.train.labels.tolist() == labels
-    np.testing.assert_array_equal(found.train.images.reshape(100, -1), data)
+    assert found.train["label"].tolist() == labels
+    np.testing.assert_array_equal(found.train["image"].reshape(100, -1), data)
 
 
 class Malice:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from nefl.data import DATASETS, ImageDataset, idx, load_dataset
+from nefl.data import DATASETS, Dataset, idx, load_dataset
 from nefl.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
@@ -43,7 +43,7 @@ def write_parquet(
     pq.write_table(pa.table({columns[0]: column, columns[1]: list(labels)}), path)
 
 
-def load(name: str, root: Path, **options: object) -> ImageDataset:
+def load(name: str, root: Path, **options: object) -> Dataset:
     return load_dataset(name, root=root, cache=root / "cache", options={"partial": True, **options})
 
 
@@ -56,9 +56,9 @@ def test_parquet_shards_are_read_in_order(tmp_path: Path, folder: str) -> None:
     write_parquet(where / "train-00000-of-00002.parquet", coded[:10], [1] * 10)
     write_parquet(where / "test-00000-of-00001.parquet", coded[20:], range(10))
     found = load("cifar10", tmp_path)
-    np.testing.assert_array_equal(found.train.images, pixels[:20].transpose(0, 3, 1, 2))
-    assert found.train.labels.tolist() == [1] * 10 + [2] * 10
-    assert found.test.labels.tolist() == list(range(10))
+    np.testing.assert_array_equal(found.train["image"], pixels[:20].transpose(0, 3, 1, 2))
+    assert found.train["label"].tolist() == [1] * 10 + [2] * 10
+    assert found.test["label"].tolist() == list(range(10))
 
 
 def test_parquet_of_plain_bytes_and_grey_images(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_parquet_of_plain_bytes_and_grey_images(tmp_path: Path) -> None:
         path = tmp_path / "fashion_mnist" / f"{part}-00000-of-00001.parquet"
         write_parquet(path, coded, range(4), ("image", "label"), struct_column=False)
     found = load("fashion-mnist", tmp_path)
-    np.testing.assert_array_equal(found.train.images[:, 0], pixels)
+    np.testing.assert_array_equal(found.train["image"][:, 0], pixels)
 
 
 def test_cifar100_parquet_takes_fine_label(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_cifar100_parquet_takes_fine_label(tmp_path: Path) -> None:
     for part in ("train", "test"):
         path = tmp_path / "cifar100" / f"{part}-00000-of-00001.parquet"
         write_parquet(path, coded, [0, 50, 99], ("img", "fine_label"))
-    assert load("cifar100", tmp_path).train.labels.tolist() == [0, 50, 99]
+    assert load("cifar100", tmp_path).train["label"].tolist() == [0, 50, 99]
 
 
 def test_svhn_parquet_ignores_the_extra_part(tmp_path: Path) -> None:
@@ -84,15 +84,15 @@ def test_svhn_parquet_ignores_the_extra_part(tmp_path: Path) -> None:
     for part in ("train", "test", "extra"):
         path = tmp_path / "cropped_digits" / f"{part}-00000-of-00001.parquet"
         write_parquet(path, coded, [0, 5, 9], ("image", "label"))
-    assert len(load("svhn", tmp_path).train) == 3
+    assert len(load("svhn", tmp_path).train["label"]) == 3
 
 
 def test_parquet_validation_part_joins_training_only_when_told(tmp_path: Path) -> None:
     coded = [encode(image) for image in random_pixels(3, 32, 32, 3)]
     for part in ("train", "validation", "test"):
         write_parquet(tmp_path / "data" / f"{part}-00000-of-00001.parquet", coded, [0, 5, 9])
-    assert len(load("cinic10", tmp_path).train) == 3
-    assert len(load("cinic10", tmp_path, valid="train").train) == 6
+    assert len(load("cinic10", tmp_path).train["label"]) == 3
+    assert len(load("cinic10", tmp_path, valid="train").train["label"]) == 6
 
 
 def parquet_pair(root: Path) -> list[bytes]:
@@ -188,8 +188,8 @@ def write_fashion(folder: Path, packed: bool) -> Pixels:
 def test_idx_files(tmp_path: Path, packed: bool) -> None:
     pixels = write_fashion(tmp_path, packed)
     found = load("fashion-mnist", tmp_path)
-    np.testing.assert_array_equal(found.test.images[:, 0], pixels)
-    assert found.test.labels.tolist() == [*range(10), *range(10)]
+    np.testing.assert_array_equal(found.test["image"][:, 0], pixels)
+    assert found.test["label"].tolist() == [*range(10), *range(10)]
 
 
 def test_fashion_mnist_is_found_where_debian_puts_it(
@@ -199,7 +199,7 @@ def test_fashion_mnist_is_found_where_debian_puts_it(
     assert Path("/usr/share/datasets/fashion-mnist") == idx.DEBIAN_FASHION_MNIST
     monkeypatch.setattr("nefl.data.datasets.DEBIAN_FASHION_MNIST", tmp_path / "debian")
     found = load_dataset("fashion-mnist", cache=tmp_path / "c", options={"partial": True})
-    assert len(found.train) == 20
+    assert len(found.train["label"]) == 20
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def write_svhn(folder: Path) -> Pixels:
 def test_svhn_label_ten_is_the_digit_zero(tmp_path: Path) -> None:
     pixels = write_svhn(tmp_path)
     found = load("svhn", tmp_path)
-    assert found.train.labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
-    np.testing.assert_array_equal(found.train.images[4, 2], pixels[:, :, 2, 4])
+    assert found.train["label"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+    np.testing.assert_array_equal(found.train["image"][4, 2], pixels[:, :, 2, 4])
 
 
 def test_truncated_mat_is_refused(tmp_path: Path) -> None:
@@ -284,17 +284,17 @@ def write_folder(root: Path, parts: Sequence[str], classes: Sequence[str], size:
 def test_cinic10_ignores_valid_unless_told(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train", "valid", "test"), CIFAR_CLASSES)
     found = load("cinic10", tmp_path)
-    assert len(found.train) == len(found.test) == 20
-    assert found.train.labels.tolist() == sorted([*range(10), *range(10)])
-    assert found.train.images[3, 0, 0, 0] == 11  # the second image of class 1
-    assert len(load("cinic10", tmp_path, valid="train").train) == 40
+    assert len(found.train["label"]) == len(found.test["label"]) == 20
+    assert found.train["label"].tolist() == sorted([*range(10), *range(10)])
+    assert found.train["image"][3, 0, 0, 0] == 11  # the second image of class 1
+    assert len(load("cinic10", tmp_path, valid="train").train["label"]) == 40
 
 
 def test_class_folders_follow_the_sets_own_order(tmp_path: Path) -> None:
     names = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
     write_folder(tmp_path, ("train", "test"), (*names, "bag", "ankle boot"), size=28)
     found = load("fashion-mnist", tmp_path)
-    assert found.train.images[::2, 0, 0, 0].tolist() == [10 * n for n in range(10)]
+    assert found.train["image"][::2, 0, 0, 0].tolist() == [10 * n for n in range(10)]
 
 
 @pytest.mark.parametrize("names", [("truck", "cat"), ("9", "3")])
@@ -304,9 +304,9 @@ def test_a_part_may_have_fewer_classes_and_goes_by_name(
     write_folder(tmp_path, ("train",), names)
     write_folder(tmp_path, ("test",), names[:1])
     found = load("cifar10", tmp_path)
-    assert sorted(set(found.train.labels.tolist())) == [3, 9]
-    assert set(found.test.labels.tolist()) == {9}
-    assert found.class_names == CIFAR_CLASSES
+    assert sorted(set(found.train["label"].tolist())) == [3, 9]
+    assert set(found.test["label"].tolist()) == {9}
+    assert tuple(found.facts["class_names"]) == CIFAR_CLASSES
     with pytest.raises(DataError, match="2 class folders, expected 10; .* set the option partial"):
         load("cifar10", tmp_path, partial=False)
 
@@ -320,16 +320,18 @@ def test_a_part_with_a_class_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_numbered_class_folders_are_ordered_as_numbers(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train", "test"), [str(n) for n in range(12)], size=4)
     found = load_dataset("images", root=tmp_path, cache=tmp_path / "cache")
-    assert found.class_names == tuple(str(n) for n in range(12))
-    assert found.train.images[-1, 0, 0, 0] == 111
+    assert tuple(found.facts["class_names"]) == tuple(str(n) for n in range(12))
+    assert found.train["image"][-1, 0, 0, 0] == 111
 
 
 def test_own_image_folder_as_grey(tmp_path: Path) -> None:
     write_folder(tmp_path, ("train", "test"), ("cat", "dog"), size=6)
     options = {"channels": 1}
     found = load_dataset("images", root=tmp_path, cache=tmp_path / "cache", options=options)
-    assert found.input_shape == (1, 6, 6)
-    assert load_dataset("images", root=tmp_path, cache=tmp_path / "cache").input_shape == (3, 6, 6)
+    assert found.train["image"].shape[1:] == (1, 6, 6)
+    assert load_dataset("images", root=tmp_path, cache=tmp_path / "cache").train["image"].shape[
+        1:
+    ] == (3, 6, 6)
 
 
 def test_unequal_image_sizes_are_refused(tmp_path: Path) -> None:

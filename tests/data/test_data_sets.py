@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nefl.data import DATASETS, POLICIES, hub, load_dataset, subset
+from nefl.data import DATASETS, POLICIES, choose_part, hub, load_dataset
 from nefl.data.images import decode_images
 from nefl.errors import ConfigError, DataError
 
@@ -23,18 +23,18 @@ CIFAR10 = Path(
 
 def test_digits(tmp_path: Path) -> None:
     digits = load_dataset("digits", cache=tmp_path)
-    assert digits.input_shape == DATASETS["digits"].input_shape
-    assert (len(digits.train), len(digits.test)) == DATASETS["digits"].rows
-    assert digits.train.images.max() == 255
-    assert digits.train.images.min() == 0
-    assert np.bincount(digits.test.labels).tolist() == [36, 37, 35, 37, 36, 36, 36, 36, 35, 36]
+    assert digits.train["image"].shape[1:] == DATASETS["digits"].input_shape
+    assert (len(digits.train["label"]), len(digits.test["label"])) == DATASETS["digits"].rows
+    assert digits.train["image"].max() == 255
+    assert digits.train["image"].min() == 0
+    assert np.bincount(digits.test["label"]).tolist() == [36, 37, 35, 37, 36, 36, 36, 36, 35, 36]
 
 
 def test_digits_split_divides_the_whole_set(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 
     digits = load_dataset("digits", cache=tmp_path)
-    together = np.concatenate([digits.train.images, digits.test.images]).reshape(1797, 64)
+    together = np.concatenate([digits.train["image"], digits.test["image"]]).reshape(1797, 64)
     levels = np.rint(together / 255 * 16).astype(int)
     original = load_digits().data.astype(int)
     assert sorted(map(tuple, levels.tolist())) == sorted(map(tuple, original.tolist()))
@@ -44,16 +44,16 @@ def test_synthetic_repeats_and_is_learnable(tmp_path: Path) -> None:
     options = {"shape": [2, 6, 6], "train": 300, "test": 100, "classes": 5, "seed": 3}
     first = load_dataset("synthetic", cache=tmp_path / "a", options=options)
     second = load_dataset("synthetic", cache=tmp_path / "b", options=options)
-    np.testing.assert_array_equal(first.train.images, second.train.images)
+    np.testing.assert_array_equal(first.train["image"], second.train["image"])
     other = load_dataset("synthetic", cache=tmp_path / "a", options={**options, "seed": 4})
-    assert (other.train.images != first.train.images).any()
-    assert np.bincount(first.train.labels).tolist() == [60] * 5
+    assert (other.train["image"] != first.train["image"]).any()
+    assert np.bincount(first.train["label"]).tolist() == [60] * 5
     # Nearest class mean, learned from the training part, on the test part.
-    flat = first.train.images.reshape(300, -1).astype(float)
-    means = np.stack([flat[first.train.labels == label].mean(0) for label in range(5)])
-    tests = first.test.images.reshape(100, 1, -1).astype(float)
+    flat = first.train["image"].reshape(300, -1).astype(float)
+    means = np.stack([flat[first.train["label"] == label].mean(0) for label in range(5)])
+    tests = first.test["image"].reshape(100, 1, -1).astype(float)
     guesses = ((tests - means) ** 2).sum(-1).argmin(-1)
-    assert (guesses == first.test.labels).mean() > 0.9
+    assert (guesses == first.test["label"]).mean() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_own_function(tmp_path: Path, own_module: str) -> None:
     found = load_dataset(f"{own_module}:make", cache=tmp_path / "c", options={"rows": 6})
-    assert found.train.images.shape == (6, 3, 5, 4)  # the channels came last
-    assert found.class_names == ("no", "yes")
+    assert found.train["image"].shape == (6, 3, 5, 4)  # the channels came last
+    assert tuple(found.facts["class_names"]) == ("no", "yes")
     changed = load_dataset(
         f"{own_module}:make", cache=tmp_path / "c", options={"rows": 6, "value": 2}
     )
-    assert changed.train.images.max() == 2
+    assert changed.train["image"].max() == 2
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_own_arrays(tmp_path: Path) -> None:
     labels = np.array([0, 1, 2, 0])
     np.savez(tmp_path / "a.npz", x_train=grey, y_train=labels, x_test=grey, y_test=labels)
     found = load_dataset("arrays", root=tmp_path / "a.npz", cache=tmp_path / "c")
-    assert found.input_shape == (1, 5, 6)
-    assert found.class_names == ("0", "1", "2")
-    np.testing.assert_array_equal(found.test.images[:, 0], grey)
+    assert found.train["image"].shape[1:] == (1, 5, 6)
+    assert tuple(found.facts["class_names"]) == ("0", "1", "2")
+    np.testing.assert_array_equal(found.test["image"][:, 0], grey)
 
 
 def test_own_arrays_are_never_unpickled(tmp_path: Path) -> None:
@@ -166,17 +166,22 @@ def test_wrong_own_arrays(tmp_path: Path) -> None:
 
 def test_subset_is_stratified_and_seeded(tmp_path: Path) -> None:
     digits = load_dataset("digits", cache=tmp_path)
-    chosen = subset(digits, 200, 50, seed=1)
-    assert len(chosen.train) == len(set(chosen.train.tolist())) == 200
-    assert (np.diff(chosen.train) > 0).all()
-    shares = np.bincount(digits.train.labels[chosen.train]) / 200
-    whole = np.bincount(digits.train.labels) / len(digits.train)
+    labels = np.asarray(digits.train["label"])
+
+    def choose(count: int | None, seed: int) -> np.ndarray:
+        return choose_part(len(labels), labels, count, seed, 0, "digits train")
+
+    chosen = choose(200, 1)
+    assert len(chosen) == len(set(chosen.tolist())) == 200
+    assert (np.diff(chosen) > 0).all()
+    shares = np.bincount(labels[chosen]) / 200
+    whole = np.bincount(digits.train["label"]) / len(digits.train["label"])
     assert np.abs(shares - whole).max() < 1 / 200
-    np.testing.assert_array_equal(subset(digits, 200, 50, seed=1).train, chosen.train)
-    assert (subset(digits, 200, 50, seed=2).train != chosen.train).any()
-    assert len(subset(digits, None, 50, seed=1).train) == len(digits.train)
-    with pytest.raises(ConfigError, match="digits test: a subset of 361 out of 360"):
-        subset(digits, None, 361, seed=1)
+    np.testing.assert_array_equal(choose(200, 1), chosen)
+    assert (choose(200, 2) != chosen).any()
+    assert len(choose(None, 1)) == len(labels)
+    with pytest.raises(ConfigError, match="digits train: a subset of 1438 out of 1437"):
+        choose(1438, 1)
 
 
 @pytest.mark.parametrize("root", ["hub", None])
@@ -217,13 +222,13 @@ def test_what_the_hub_gave_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="no real CIFAR-10: set NEFL_TEST_CIFAR10")
 def test_real_cifar10(tmp_path: Path) -> None:
     real = load_dataset("cifar10", root=CIFAR10, cache=tmp_path)
-    assert real.train.images.shape == (50_000, 3, 32, 32)
-    assert np.bincount(real.train.labels).tolist() == [5000] * 10
-    assert np.bincount(real.test.labels).tolist() == [1000] * 10
-    assert [f"{value:.4f}" for value in real.mean] == ["0.4914", "0.4822", "0.4465"]
-    assert [f"{value:.4f}" for value in real.std] == ["0.2470", "0.2435", "0.2616"]
+    assert real.train["image"].shape == (50_000, 3, 32, 32)
+    assert np.bincount(real.train["label"]).tolist() == [5000] * 10
+    assert np.bincount(real.test["label"]).tolist() == [1000] * 10
+    assert [f"{value:.4f}" for value in real.facts["mean"]] == ["0.4914", "0.4822", "0.4465"]
+    assert [f"{value:.4f}" for value in real.facts["std"]] == ["0.2470", "0.2435", "0.2616"]
     # The official order begins with a frog and two trucks.
-    assert [real.class_names[label] for label in real.train.labels[:3]] == [
+    assert [tuple(real.facts["class_names"])[label] for label in real.train["label"][:3]] == [
         "frog",
         "truck",
         "truck",

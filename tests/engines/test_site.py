@@ -12,7 +12,7 @@ from nefl.artifacts.checkpoint import state_sha256
 from nefl.config_reading import config_from, with_settings
 from nefl.engines.resident import resident
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import Site, augmentation, pick_device, pick_memory_format
+from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.resnet import ResNet
@@ -20,6 +20,7 @@ from nefl.nesting.corners import extract
 from nefl.rounds import run_round
 from nefl.server.evaluate import Chunk
 from nefl.setting import prepare
+from nefl.tasks.images import augmentation
 
 
 def test_narrow_networks_have_channels_last() -> None:
@@ -35,6 +36,7 @@ STEPS_OF_THE_NARROWEST = """
 import torch
 from nefl.config_reading import config_from
 from nefl.setting import prepare
+from nefl.tasks.images import augmentation
 from nefl.state import TrainTask
 from nefl.nesting.corners import extract
 data = {"name": "synthetic", "options": {"train": 256, "test": 16}}

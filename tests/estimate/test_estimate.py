@@ -109,7 +109,7 @@ def _tasks(setting: Any, number: int) -> Any:
 
 def test_time_follows_from_the_steps(run: RunConfig) -> None:
     setting, _ = check_run(run)
-    profiles = profile_family(setting.family, setting.input_shape, 8)
+    profiles = profile_family(setting.family, setting.task.signature, 8)
     times = {k: StepTime(8.0, measured=True) for k in range(1, 6)}  # a second an example
     cost = cost_of(setting, profiles, (), times)
     training = 4 * 4 * 10  # rounds, clients, examples
@@ -124,7 +124,7 @@ def test_time_follows_from_the_steps(run: RunConfig) -> None:
 def test_static_norms_cost_a_pass_over_the_training_data(quick: dict[str, Any]) -> None:
     config = config_from(quick | {"model": {"name": "resnet8", "method": "heterofl"}})
     setting, _ = check_run(config)
-    profiles = profile_family(setting.family, setting.input_shape, 8)
+    profiles = profile_family(setting.family, setting.task.signature, 8)
     times = {k: StepTime(8.0, measured=True) for k in range(1, 6)}
     seconds = cost_of(setting, profiles, (), times).seconds
     assert seconds == pytest.approx(4 * 4 * 10 + 2 * 5 * (100 + 200) / PASSES)
@@ -134,7 +134,7 @@ def test_steps_are_measured_or_follow_by_their_work(
     run: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, _ = check_run(run)
-    profiles = profile_family(setting.family, setting.input_shape, 8)
+    profiles = profile_family(setting.family, setting.task.signature, 8)
     threads = torch.get_num_threads()
     assert all(step.measured for step in measure_steps(setting, profiles, 60).values())
     assert torch.get_num_threads() == threads

@@ -13,6 +13,7 @@ from nefl.config_reading import config_from, with_settings
 from nefl.elastic.adopt import recalibrate
 from nefl.errors import ConfigError, NestingError
 from nefl.methods import METHODS, capability_levels, family_of, make_family
+from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.corners import extract
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
 from nefl.nesting.signature import Signature
@@ -123,7 +124,7 @@ def test_the_small_model_is_the_smallest_submodel() -> None:
     small = make_family("resnet20", "fedavg-small")
     assert small.specs == make_family("resnet20", "nefl-wd").specs[:1]
     model = ModelConfig("resnet20", "fedavg-small")
-    assert capability_levels(model, len(family_of(model, Signature((3, 32, 32), 10)))) == 1
+    assert capability_levels(model, len(family_of(model, SMALL_IMAGES))) == 1
 
 
 def test_a_model_without_exits_cannot_be_distilled(

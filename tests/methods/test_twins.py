@@ -226,7 +226,8 @@ def test_a_run_is_the_published_algorithm(
 def test_what_travels_is_counted(tiny: dict[str, Any], tmp_path: Path) -> None:
     settings = with_settings(tiny, {"model.method": "scaffold", "rounds": 1})
     result = nefl.train(settings, tmp_path / "run")
-    plan = prepare(config_from(settings)).plan.cohort
+    setting = prepare(config_from(settings))
+    plan = setting.plan.cohort
     tasks = assign_submodels(sample_cohort(plan, 1), plan, 1)
     layouts = [travel_layout(result.family, task.submodel, ["control"]) for task in tasks]
     wanted = sum(info.nbytes for layout in layouts for info in layout.values())

@@ -6,6 +6,7 @@ from nefl.models.families import FIVE, PAPER, SEVERE, THREE, compensate_skipped
 from nefl.models.table import LARGE_INPUTS, MODELS, ModelBuilder
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.profile import count_params
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec
 
 
@@ -111,12 +112,12 @@ def test_unknown_names_suggest_the_nearest() -> None:
 )
 def test_impossible_sizes(classes: int, shape: tuple[int, int, int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        ModelBuilder("resnet18", classes, shape)
+        ModelBuilder("resnet18", Signature(shape, classes))
 
 
 def test_patches_must_fit() -> None:
     with pytest.raises(ConfigError, match="multiples of its patch, 16"):
-        ModelBuilder("vit_b_16", 10, (3, 100, 100))
+        ModelBuilder("vit_b_16", Signature((3, 100, 100), 10))
 
 
 @pytest.mark.parametrize("model", ["resnet8", "resnet20", "vit_tiny"])

@@ -9,6 +9,7 @@ from torch import nn
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError
 from nefl.methods import family_of, make_family
+from nefl.models.images import SMALL_IMAGES
 from nefl.models.table import ModelBuilder
 from nefl.nesting.spec import SubmodelSpec
 
@@ -89,7 +90,7 @@ def test_other_first_weights_by_name() -> None:
 
 def test_a_family_starts_by_the_name_in_its_configuration() -> None:
     for init in (None, "torch", "he-fan-out"):
-        family = family_of(ModelConfig("resnet8", "nefl-w", init=init), 10, (3, 32, 32))
+        family = family_of(ModelConfig("resnet8", "nefl-w", init=init), SMALL_IMAGES)
         again = make_family("resnet8", "nefl-w", init=init)
         name = "fc.weight"
         assert torch.equal(

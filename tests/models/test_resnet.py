@@ -12,6 +12,7 @@ from nefl.models.resnet import ResNet
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.modules import StepSize
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec
 
 Weights = Mapping[str, Tensor]
@@ -188,7 +189,7 @@ def test_exits_answer_in_order_and_the_deepest_is_the_output() -> None:
 def test_steps_of_every_block_are_step_size_modules() -> None:
     for model in MODELS:
         shape = (3, 32, 32)
-        build = ModelBuilder(model, input_shape=shape)
+        build = ModelBuilder(model, Signature(shape, 10))
         with torch.device("meta"):
             module = build(SubmodelSpec(build.full_blocks))
         steps = sum(isinstance(m, StepSize) for m in module.modules())

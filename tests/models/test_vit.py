@@ -5,6 +5,7 @@ from nefl.methods import make_family
 from nefl.models.table import ModelBuilder
 from nefl.models.vit import SelfAttention, VisionTransformer
 from nefl.nesting.corners import extract
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec, build_on_meta
 
 
@@ -56,7 +57,7 @@ def test_skipped_encoder_blocks_are_absent() -> None:
 
 
 def test_names_are_torchvisions() -> None:
-    build = ModelBuilder("vit_b_16", classes=1000, input_shape=(3, 224, 224))
+    build = ModelBuilder("vit_b_16", Signature((3, 224, 224), 1000))
     names = set(build_on_meta(build, SubmodelSpec(build.full_blocks)).state_dict())
     block = "encoder.layers.encoder_layer_11"
     expected = {"class_token", "conv_proj.weight", "conv_proj.bias", "encoder.pos_embedding"}

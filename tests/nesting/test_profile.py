@@ -4,8 +4,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from nefl.errors import ConfigError
 from nefl.methods import make_family
+from nefl.models.images import LARGE_IMAGES, SMALL_IMAGES
 from nefl.models.table import ModelBuilder
 from nefl.nesting.profile import count_macs, count_params, profile_family, training_memory
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec, build_on_meta
 
 # Average over the five submodels: millions of parameters and of MACs, as printed.
@@ -39,7 +41,7 @@ def test_the_papers_averages(model: str, method: str) -> None:
     for submodel in range(1, 6):
         module = family.meta_module(submodel)
         params += count_params(module)
-        macs += count_macs(module, (3, 32, 32))[0]
+        macs += count_macs(module, SMALL_IMAGES)[0]
     got = f"{params / 5e6:.3f}", f"{macs / 5e6:.1f}"
     assert got == PAPER_AVERAGES[model, method]
 
@@ -49,7 +51,7 @@ def test_the_full_models_to_the_last_digit(model: str) -> None:
     build = ModelBuilder(model)
     module = build_on_meta(build, SubmodelSpec(build.full_blocks))
     convolutions = sum(p.numel() for p in module.parameters() if p.ndim == 4)
-    macs, macs_total = count_macs(module, (3, 32, 32))
+    macs, macs_total = count_macs(module, SMALL_IMAGES)
     assert (count_params(module), convolutions, macs) == FULL_MODELS[model]
     assert macs_total == macs + 10 * module.get_submodule("fc").in_features  # type: ignore[operator]
 
@@ -57,7 +59,7 @@ def test_the_full_models_to_the_last_digit(model: str) -> None:
 def test_large_models_have_the_papers_size() -> None:
     sizes = {}
     for model in ("wide_resnet101_2", "vit_b_16"):
-        build = ModelBuilder(model, input_shape=(3, 224, 224))
+        build = ModelBuilder(model, LARGE_IMAGES)
         sizes[model] = count_params(build_on_meta(build, SubmodelSpec(build.full_blocks)))
     assert f"{sizes['wide_resnet101_2'] / 1e6:.1f}" == "124.9"
     assert sizes["wide_resnet101_2"] == 124_858_186
@@ -66,7 +68,7 @@ def test_large_models_have_the_papers_size() -> None:
 
 def test_profile_of_resnet18() -> None:
     family = make_family("resnet18", "nefl-wd")
-    rows = profile_family(family, (3, 32, 32), batch_size=32)
+    rows = profile_family(family, SMALL_IMAGES, batch_size=32)
     assert [row.step_sizes for row in rows] == [7, 8, 8, 8, 8]
     assert [row.gamma_w for row in rows] == pytest.approx([0.34, 0.4, 0.6, 0.8, 1])
     assert [round(row.gamma, 2) for row in rows] == [0.2, 0.4, 0.6, 0.8, 1]
@@ -83,7 +85,7 @@ def test_width_of_each_stage_is_told_apart() -> None:
     family = make_family("resnet8", "nefl-w")
     mixed = SubmodelSpec(family.specs[0].blocks, (0.5, 0.75, 1.0))
     rows = profile_family(
-        type(family)(family.build, (mixed, family.specs[-1])), (3, 32, 32), batch_size=1
+        type(family)(family.build, (mixed, family.specs[-1])), SMALL_IMAGES, batch_size=1
     )
     assert rows[0].channels == (8, 24, 64)
     assert rows[0].width == (0.5, 0.75, 1.0)
@@ -94,7 +96,7 @@ def test_width_of_each_stage_is_told_apart() -> None:
 def test_training_memory_against_the_allocator(submodel: int) -> None:
     family = make_family("resnet20", "nefl-w")
     spec = family.specs[submodel - 1]
-    estimate = training_memory(family.meta_module(submodel), (3, 32, 32), 32)
+    estimate = training_memory(family.meta_module(submodel), SMALL_IMAGES, 32)
     torch.manual_seed(0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         model = family.build(spec)
@@ -113,19 +115,19 @@ def test_training_memory_against_the_allocator(submodel: int) -> None:
 def test_a_shape_the_model_cannot_take_is_named() -> None:
     family = make_family("resnet8", "nefl-w")
     with pytest.raises(ConfigError, match="input 1x32x32"):
-        profile_family(family, (1, 32, 32), 32)
+        profile_family(family, Signature((1, 32, 32), 10), 32)
 
 
 def test_training_counts_what_is_trained() -> None:
-    plain = profile_family(make_family("resnet20", "fjord"), (3, 32, 32), 8)
+    plain = profile_family(make_family("resnet20", "fjord"), SMALL_IMAGES, 8)
     assert [row.train_macs for row in plain] == [3 * row.macs_total for row in plain]
     # A step of ordered dropout trains one of the widths up to its own, each as often.
-    drawn = profile_family(make_family("resnet20", "fjord-od"), (3, 32, 32), 8)
+    drawn = profile_family(make_family("resnet20", "fjord-od"), SMALL_IMAGES, 8)
     for k, row in enumerate(drawn, start=1):
         assert row.macs_total == plain[k - 1].macs_total
         assert row.train_macs == 3 * (sum(each.macs_total for each in plain[:k]) // k)
     own, every = (
-        profile_family(make_family("resnet20", method), (3, 32, 32), 8)[-1]
+        profile_family(make_family("resnet20", method), SMALL_IMAGES, 8)[-1]
         for method in ("depthfl", "depthfl-sd")
     )
     assert own.train_macs == 3 * own.macs_total

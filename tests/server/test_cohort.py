@@ -5,6 +5,7 @@ import pytest
 
 from nefl.config import ClientsConfig, DeviceConfig
 from nefl.methods import make_family
+from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.profile import profile_family
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
 from nefl.server.devices import Fleet
@@ -61,7 +62,7 @@ def test_fixed_tiers() -> None:
 
 
 FAMILY = make_family("resnet8", "nefl-w")
-PROFILES = profile_family(FAMILY, (3, 32, 32), 32)
+PROFILES = profile_family(FAMILY, SMALL_IMAGES, 32)
 
 
 def fleet(*devices: DeviceConfig, fluctuation: float = 0.0, deadline: float | None = None) -> Fleet:

@@ -142,7 +142,7 @@ def test_two_of_ten_clients_poison_their_updates(quick: dict[str, Any], average_
         site = SerialEngine(setting.site(), setting.family)
         engine: Engine = Poisoned(site, setting.family, liars)
         after = run_training(state, setting.plan, engine, [])
-        accuracies.append(engine.evaluate(after, [2])[0].accuracy)
+        accuracies.append(engine.evaluate(after, [2])[0].values["accuracy"])
     honest, poisoned = accuracies
     assert honest > 0.6
     if average_name == "mean":

@@ -15,7 +15,8 @@ from nefl.tasks.metrics import METRICS, Metric, find_metric
 
 
 def in_pieces(metric: Metric, outputs: Tensor, target: Tensor, pieces: int) -> float:
-    parts = zip(torch.tensor_split(outputs, pieces), torch.tensor_split(target, pieces), strict=True)
+    split = (torch.tensor_split(values, pieces) for values in (outputs, target))
+    parts = zip(*split, strict=True)
     sums = [metric.sums(o, t).tolist() for o, t in parts]
     return metric.value([sum(column) for column in zip(*sums, strict=True)])
 

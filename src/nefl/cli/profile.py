@@ -131,8 +131,8 @@ def _try_out(model: ModelConfig, family: Family, signature: Signature, *, guesse
         if not guessed:
             raise
         raise OwnCodeError(
-            f"{error}; no --input was given, so {signature.shown} was taken: give that of your data, as in "
-            "--input 1x28x28, and its --classes"
+            f"{error}; no --input was given, so {signature.shown} was taken: give that of your "
+            "data, as in --input 1x28x28, and its --classes"
         ) from error.__cause__
 
 

@@ -23,7 +23,7 @@ from nefl.methods import networks_of
 from nefl.models.ordered_dropout import SERVING_PER_SUBMODEL
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
-from nefl.nesting.modules import StaticBatchNorm2d
+from nefl.nesting.modules import StaticBatchNorm
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, build_on_meta
 from nefl.state import ServerState, Tensors
@@ -104,7 +104,7 @@ def measured_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return what static norms have measured, by name."""
     found: dict[str, Tensor] = {}
     for name, child in module.named_modules():
-        if isinstance(child, StaticBatchNorm2d) and child.measured is not None:
+        if isinstance(child, StaticBatchNorm) and child.measured is not None:
             found[name + MEAN], found[name + VARIANCE] = child.measured
     return found
 
@@ -112,7 +112,7 @@ def measured_tensors(module: nn.Module) -> dict[str, Tensor]:
 def set_measured(module: nn.Module, tensors: Tensors) -> None:
     """Give static norms what was measured for them."""
     for name, child in module.named_modules():
-        if isinstance(child, StaticBatchNorm2d) and name + MEAN in tensors:
+        if isinstance(child, StaticBatchNorm) and name + MEAN in tensors:
             child.measured = tensors[name + MEAN], tensors[name + VARIANCE]
 
 

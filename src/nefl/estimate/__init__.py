@@ -26,8 +26,6 @@ def estimate_run(config: RunConfig, *, timed: bool = True) -> RunCost:
         NeflError: if the run could never start as it is.
     """
     setting, notes = check_run(config)
-    local = config.local
-    copies = optimiser_copies(local)
-    profiles = profile_family(setting.family, setting.task.signature, local.batch_size, copies)
+    profiles = setting.profiles()
     times = measure_steps(setting, profiles) if timed else None
     return cost_of(setting, profiles, notes, times)

@@ -14,7 +14,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.conv import _ConvNd
 
 from nefl.models.vit import HeadsToStream
-from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
+from nefl.nesting.modules import BatchNorm, StaticBatchNorm, StepSize
 
 FACTORABLE = (_ConvNd, nn.Linear, HeadsToStream, BatchNorm)
 """Modules whose output is multiplied when their weight and their bias are."""
@@ -117,7 +117,7 @@ def _fold_norm(network: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _statistics(norm: BatchNorm) -> tuple[Tensor, Tensor] | None:
-    if isinstance(norm, StaticBatchNorm2d):
+    if isinstance(norm, StaticBatchNorm):
         if norm.measured is None and norm.weight.is_meta:
             return norm.weight, norm.weight  # only shapes are asked for
         return norm.measured

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from torch import Tensor, nn
 
-from nefl.models.design import Making
-from nefl.nesting.modules import Exit, StepSize
+from nefl.models.design import Making, Norm
+from nefl.nesting.modules import Exit, StaticBatchNorm1d, StepSize
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, SubmodelSpec, kept_channels
 
@@ -58,6 +58,7 @@ class Conv1dDesign:
             spec,
             channels=making.signature.input_shape[0],
             outputs=making.signature.outputs,
+            norm=making.norm,
             learned_steps=making.learned_steps,
             init=making.init,
         )
@@ -67,15 +68,19 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.
     return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
+def _batch_norm(channels: int, norm: Norm) -> nn.BatchNorm1d:
+    return nn.BatchNorm1d(channels) if norm == "tracked" else StaticBatchNorm1d(channels)
+
+
 class Conv1dBlock(nn.Module):
     """Two convolutions and the stream around them: `relu(x + s * F(x))`."""
 
-    def __init__(self, dim: int, inner: int, kernel: int, step: StepSize) -> None:
+    def __init__(self, dim: int, inner: int, kernel: int, step: StepSize, norm: Norm) -> None:
         super().__init__()
         self.conv1 = _convolution(dim, inner, kernel)
-        self.bn1 = nn.BatchNorm1d(inner)
+        self.bn1 = _batch_norm(inner, norm)
         self.conv2 = _convolution(inner, dim, kernel)
-        self.bn2 = nn.BatchNorm1d(dim)
+        self.bn2 = _batch_norm(dim, norm)
         self.relu = nn.ReLU()
         self.step_size = step
 
@@ -88,13 +93,9 @@ class Conv1dBlock(nn.Module):
 class Stage(nn.Module):
     """A convolution to the stage's channels, which is never skipped, and the blocks behind it."""
 
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, stride: int, blocks: dict[str, nn.Module]
-    ) -> None:
+    def __init__(self, enter: nn.Conv1d, norm: Norm, blocks: dict[str, nn.Module]) -> None:
         super().__init__()
-        self.enter = nn.Sequential(
-            _convolution(inputs, outputs, kernel, stride), nn.BatchNorm1d(outputs), nn.ReLU()
-        )
+        self.enter = nn.Sequential(enter, _batch_norm(enter.out_channels, norm), nn.ReLU())
         self.blocks = nn.ModuleDict(OrderedDict(blocks))
 
 
@@ -120,6 +121,7 @@ class Conv1d(nn.Module):
         *,
         channels: int,
         outputs: int,
+        norm: Norm = "tracked",
         learned_steps: bool = True,
         init: str | None = None,
     ) -> None:
@@ -142,13 +144,14 @@ class Conv1d(nn.Module):
                 if step:
                     inner = kept_channels(design.stages[i][0], spec.block_width(i, j))
                     step_size = StepSize(step, learned=learned_steps)
-                    blocks[str(j)] = Conv1dBlock(widths[i + 1], inner, design.kernel, step_size)
+                    kernel = design.kernel
+                    blocks[str(j)] = Conv1dBlock(widths[i + 1], inner, kernel, step_size, norm)
                 depth += 1
                 if depth in spec.exits:
                     self.exits[str(depth)] = Conv1dExit(widths[i + 1], outputs)
             stride = 1 if i == 0 else 2
-            entered = Stage(widths[i], widths[i + 1], design.kernel, stride, blocks)
-            self.add_module(f"stage{i + 1}", entered)
+            enter = _convolution(widths[i], widths[i + 1], design.kernel, stride)
+            self.add_module(f"stage{i + 1}", Stage(enter, norm, blocks))
         self.fc = None if ends_early else nn.Linear(self.stage_channels[-1], outputs)
         self.apply(CONV1D_INITS[init or design.init])
 

@@ -1,7 +1,7 @@
 """Residual networks of linear layers for tables, nested in width and depth.
 
 A table's columns enter by one linear layer; each block adds `s * F(x)` to the stream, F being two
-linear layers with a batch norm and a ReLU before each.
+linear layers with a layer norm and a ReLU before each.
 """
 
 from collections import OrderedDict
@@ -71,17 +71,17 @@ class MLPBlock(nn.Module):
 
     def __init__(self, dim: int, inner: int, step: StepSize) -> None:
         super().__init__()
-        self.bn1 = nn.BatchNorm1d(dim)
+        self.ln1 = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, inner, bias=False)
-        self.bn2 = nn.BatchNorm1d(inner)
+        self.ln2 = nn.LayerNorm(inner)
         self.fc2 = nn.Linear(inner, dim)
         self.relu = nn.ReLU()
         self.step_size = step
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x + s * F(x)`."""
-        inner = self.fc1(self.relu(self.bn1(x)))
-        return self.step_size(x, self.fc2(self.relu(self.bn2(inner))))  # type: ignore[no-any-return]
+        inner = self.fc1(self.relu(self.ln1(x)))
+        return self.step_size(x, self.fc2(self.relu(self.ln2(inner))))  # type: ignore[no-any-return]
 
 
 class MLPAnswer(nn.Module):
@@ -89,13 +89,13 @@ class MLPAnswer(nn.Module):
 
     def __init__(self, dim: int, outputs: int) -> None:
         super().__init__()
-        self.bn = nn.BatchNorm1d(dim)
+        self.ln = nn.LayerNorm(dim)
         self.relu = nn.ReLU()
         self.fc = nn.Linear(dim, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs."""
-        return self.fc(self.relu(self.bn(x)))  # type: ignore[no-any-return]
+        return self.fc(self.relu(self.ln(x)))  # type: ignore[no-any-return]
 
 
 class MLPExit(Exit):

@@ -37,7 +37,7 @@ class StepSize(nn.Module):
         return f"initial={self.initial}, learned={self.value is not None}"
 
 
-class StaticBatchNorm2d(nn.BatchNorm2d):
+class StaticBatchNorm(BatchNorm):
     """A batch norm without running statistics (HeteroFL's).
 
     It normalises every batch by its own mean and variance. For evaluation they are measured over
@@ -70,9 +70,9 @@ class StaticBatchNorm2d(nn.BatchNorm2d):
         if self.sums is not None:
             wide = x.detach().double()
             count = torch.tensor(float(x.numel() // x.shape[1]), device=x.device)
-            for total, more in zip(
-                self.sums, (count, wide.sum((0, 2, 3)), wide.square().sum((0, 2, 3))), strict=True
-            ):
+            others = [axis for axis in range(x.ndim) if axis != 1]
+            batch = count, wide.sum(others), wide.square().sum(others)
+            for total, more in zip(self.sums, batch, strict=True):
                 total += more
         elif self.measured is not None and not self.training:
             mean, variance = self.measured
@@ -80,9 +80,17 @@ class StaticBatchNorm2d(nn.BatchNorm2d):
         return super().forward(x)
 
 
+class StaticBatchNorm1d(StaticBatchNorm, nn.BatchNorm1d):
+    """One for series, [N, C, L]."""
+
+
+class StaticBatchNorm2d(StaticBatchNorm, nn.BatchNorm2d):
+    """One for images, [N, C, H, W]."""
+
+
 def has_static_norms(module: nn.Module) -> bool:
     """Whether a module has norms that must be measured before it is evaluated."""
-    return any(isinstance(child, StaticBatchNorm2d) for child in module.modules())
+    return any(isinstance(child, StaticBatchNorm) for child in module.modules())
 
 
 def tracked_norms(module: nn.Module) -> dict[str, BatchNorm]:
@@ -104,7 +112,7 @@ def measuring_norms(module: nn.Module) -> Iterator[set[str]]:
     Yields:
         A set that holds, afterwards, the names of the tracked norms that were measured.
     """
-    static = [child for child in module.modules() if isinstance(child, StaticBatchNorm2d)]
+    static = [child for child in module.modules() if isinstance(child, StaticBatchNorm)]
     tracked = tracked_norms(module)
     before = {name: (norm.momentum, _copies(norm)) for name, norm in tracked.items()}
     measured: set[str] = set()
@@ -130,7 +138,7 @@ def _copies(norm: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _summing(norms: list[StaticBatchNorm2d]) -> Iterator[None]:
+def _summing(norms: list[StaticBatchNorm]) -> Iterator[None]:
     sums = []
     for norm in norms:
         zeros = torch.zeros(norm.num_features, dtype=torch.float64, device=norm.weight.device)

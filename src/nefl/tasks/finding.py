@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from nefl.config import RunConfig
 from nefl.data.columns import Dataset, Examples
 from nefl.data.datasets import cache_examples, load_dataset
 from nefl.data.readers import NEXT, READERS, SERIES, TABLE, TEXT
 from nefl.errors import ConfigError
+from nefl.files import default_cache
 from nefl.own_code import call_own
 from nefl.references import import_function, is_reference
+from nefl.tasks.given import GIVEN, find_given, open_given
 from nefl.tasks.images import image_task
 from nefl.tasks.series import series_task
 from nefl.tasks.tables import table_task
@@ -38,6 +41,9 @@ def load_task(config: RunConfig, *, verify: bool = True) -> Task:
     Raises:
         NeflError: if there is no such task, or its examples cannot be had.
     """
+    if config.task == GIVEN:
+        cache = default_cache() if config.data.cache is None else Path(config.data.cache)
+        return open_task(config, find_given(config, cache, verify=verify))
     if is_reference(config.task):
         return _cached(_own_task(config), config, verify)
     data = config.data
@@ -54,6 +60,8 @@ def load_task(config: RunConfig, *, verify: bool = True) -> Task:
 
 def open_task(config: RunConfig, dataset: Dataset) -> Task:
     """Return the task of a run over examples that were cached before."""
+    if config.task == GIVEN:
+        return _measuring(open_given(dataset), config)
     if is_reference(config.task):
         return _measuring(_own_task(config).with_data(dataset), config)
     return task_of(config, dataset)

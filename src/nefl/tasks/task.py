@@ -138,12 +138,15 @@ class Task:
     def make_inputs(self, rows: Rows, generator: torch.Generator | None = None) -> Tensor:
         """Return a model's inputs for rows of examples."""
         if isinstance(self.inputs, str):
-            return rows[self.inputs]
+            return _as_inputs(rows[self.inputs], tokens=bool(self.signature.tokens))
         return self.inputs(rows, generator)
 
     def make_target(self, rows: Rows) -> Tensor:
         """Return what a model's outputs for rows of examples are compared with."""
-        return rows[self.target] if isinstance(self.target, str) else self.target(rows)
+        if isinstance(self.target, str):
+            column = rows[self.target]
+            return column.float() if column.is_floating_point() else column.long()
+        return self.target(rows)
 
     def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of a batch."""
@@ -171,6 +174,11 @@ class Task:
 def rows_of(columns: Columns, chosen: npt.NDArray[np.int64]) -> dict[str, Tensor]:
     """Return some rows of every column, as tensors on the CPU."""
     return {name: torch.from_numpy(column[chosen]) for name, column in columns.items()}
+
+
+def _as_inputs(column: Tensor, *, tokens: bool) -> Tensor:
+    """Return a column in the dtype of inputs: any numbers in float32, tokens in int64."""
+    return column.long() if tokens else column.float()
 
 
 def arranged(inputs: Tensor, memory_format: torch.memory_format) -> Tensor:

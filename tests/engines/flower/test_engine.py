@@ -21,7 +21,6 @@ from torch import Tensor
 import nefl
 from nefl.artifacts.runfolder import RunFolder, read_log
 from nefl.config_reading import config_from, with_settings
-from nefl.data import load_dataset
 from nefl.engines.flower.engine import FlowerEngine
 from nefl.engines.flower.exchange import Exchange
 from nefl.engines.flower.mailbox import Grid
@@ -29,9 +28,11 @@ from nefl.engines.flower.messages import ANSWER, ARRAYS, FORMAT, METRICS, WEIGHT
 from nefl.engines.flower.site_client import _partition
 from nefl.flower import connect_to, serve, site_client
 from nefl.nesting.profile import profile_family
+from nefl.nesting.signature import Signature
 from nefl.rounds import Observer
 from nefl.setting import prepare
 from nefl.state import ClientFailure, TrainTask
+from nefl.tasks.finding import load_task
 
 from .conftest import LocalGrid, population
 
@@ -269,7 +270,7 @@ def test_a_client_takes_a_smaller_submodel_and_says_so(few: Settings, tmp_path: 
     grid = LocalGrid(site_client(), population(5))
     short = next(config for config in grid.nodes.values() if config["partition-id"] == 3)
     family = nefl.make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
-    needs = [p.train_memory_bytes for p in profile_family(family, (1, 8, 8), 8)]
+    needs = [p.train_memory_bytes for p in profile_family(family, Signature((1, 8, 8), 10), 8)]
     short["memory"] = int(needs[1] * 1.3)
     for choice in ("server", "client"):
         few = with_settings(few, {"engine.flower.choice": choice})
@@ -377,9 +378,8 @@ def test_a_node_that_goes_between_rounds_is_left_out(few: Settings, tmp_path: Pa
 def test_a_node_without_the_servers_data_says_so(few: Settings, tmp_path: Path) -> None:
     """The partition's checksum travels with every task."""
     config = config_from(few)
-    dataset = load_dataset("digits")
     with pytest.raises(nefl.DataError, match="dealt out otherwise"):
-        _partition(config, dataset, tmp_path, "../../outside")
+        _partition(config, load_task(config), tmp_path, "../../outside")
 
 
 def test_own_data_of_a_node(few: Settings, tmp_path: Path) -> None:
@@ -455,9 +455,8 @@ def test_a_node_with_other_classes_than_the_server_says_so(
     few: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dealt out without regard to labels, other data may have the same partition."""
-    dataset = load_dataset("digits")
-    named = replace(dataset, class_names=tuple("abcdefghij"))
-    monkeypatch.setattr("nefl.engines.flower.site_client.load_dataset", lambda *_, **__: named)
+    named = replace(load_task(config_from(few)), class_names=tuple("abcdefghij"))
+    monkeypatch.setattr("nefl.engines.flower.site_client.load_task", lambda *_, **__: named)
     few = with_settings(few, {"rounds": 1, "server.attempts": 1, "data.test": 90})
     with pytest.raises(nefl.RunError, match="its classes here are not the server's"):
         train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "run")

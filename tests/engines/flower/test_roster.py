@@ -32,13 +32,14 @@ from nefl.engines.flower.standing import Terms, work_out_standing
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.methods import make_family
 from nefl.nesting.profile import profile_family
+from nefl.nesting.signature import Signature
 from nefl.server.cohort import CohortPlan, Standing, assign_submodels, sample_cohort
 from nefl.state import TrainTask
 
 from .conftest import LocalGrid
 
 FAMILY = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
-PROFILES = profile_family(FAMILY, (1, 8, 8), 32)
+PROFILES = profile_family(FAMILY, Signature((1, 8, 8), 10), 32)
 
 
 def config(**flower: Any) -> RunConfig:
@@ -311,7 +312,7 @@ def test_what_a_node_knows_of_itself() -> None:
     assert (free_memory({}) or 1) > 0
     assert largest_in_memory(100, [10, 80, 200]) == 2
     assert largest_in_memory(5, [10]) == 0
-    timed = time_submodels(FAMILY, (1, 8, 8), 10, 4, torch.device("cpu"))
+    timed = time_submodels(FAMILY, Signature((1, 8, 8), 10), 4, torch.device("cpu"))
     assert 1 <= len(timed) <= 5
     assert min(timed) > 0
 

@@ -26,6 +26,7 @@ from nefl.engines.flower.messages import read_order
 from nefl.flower import NestedStrategy, nested_client
 from nefl.nesting.profile import profile_family
 from nefl.nesting.rolling import roll
+from nefl.nesting.signature import Signature
 
 from .conftest import LocalGrid, population
 
@@ -202,7 +203,7 @@ def test_rolling_windows_move_as_they_do_on_one_machine() -> None:
 
 
 def test_simulated_devices_decide_and_need_what_they_rest_on(tmp_path: Path) -> None:
-    profiles = profile_family(FAMILY, (1, 8, 8), 8)
+    profiles = profile_family(FAMILY, Signature((1, 8, 8), 10), 8)
     device = DeviceConfig("phone", profiles[1].train_memory_bytes * 1.1, 1e12, 1e12)
     clients = ClientsConfig(5, 5, "devices", devices=(device,), fluctuation=0.0)
     grid = LocalGrid(nested_client(FAMILY, train), population(5))
