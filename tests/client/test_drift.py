@@ -44,12 +44,12 @@ def descended(regulariser: Regulariser) -> dict[str, Tensor]:
     """Minimise the loss and a regulariser of the weights by plain gradient descent."""
     model, start = Net(), Net().state_dict()
     for _ in range(LOCAL.epochs):  # a batch is all examples, so their order plays no part
-        weights = dict(model.named_parameters())
+        weights: dict[str, Tensor] = dict(model.named_parameters())
         loss = nn.functional.cross_entropy(model(plain(ROWS, None)), ROWS["labels"])
         gradients = torch.autograd.grad(loss + regulariser(weights, start), list(weights.values()))
         with torch.no_grad():
             for weight, gradient in zip(weights.values(), gradients, strict=True):
-                weight -= LOCAL.learning_rate * gradient
+                weight.sub_(LOCAL.learning_rate * gradient)
     return {name: weight.detach() for name, weight in model.named_parameters()}
 
 

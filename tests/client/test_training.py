@@ -33,7 +33,10 @@ def plain(rows: Rows, _: torch.Generator | None) -> Tensor:
     return rows["images"].float() / 255
 
 
-COLUMNS = {"images": np.zeros((1, 1, 2, 2), np.uint8), "labels": np.zeros(1, np.int64)}
+COLUMNS: dict[str, np.ndarray] = {
+    "images": np.zeros((1, 1, 2, 2), np.uint8),
+    "labels": np.zeros(1, np.int64),
+}
 TASK = Task(
     "squares",
     COLUMNS,
@@ -139,8 +142,9 @@ class Noting(Objective):
     sends: ClassVar[tuple[str, ...]] = ("moved",)
 
     def before_step(self, local: Local) -> None:
-        assert local.model.fc.bias.grad is not None
-        local.model.fc.bias.grad.zero_()
+        gradient = local.parameters["fc.bias"].grad
+        assert gradient is not None
+        gradient.zero_()
 
     def after(self, local: Local) -> None:
         seen = {name: local.memory["count"][name] + local.steps for name in local.parameters}
@@ -184,7 +188,7 @@ class Short(Objective):
     sends: ClassVar[tuple[str, ...]] = ("part",)
 
     def after(self, local: Local) -> None:
-        local.sent["part"] = {"fc.weight": local.model.fc.weight.detach()}
+        local.sent["part"] = {"fc.weight": local.parameters["fc.weight"].detach()}
 
 
 def test_a_set_that_lacks_a_parameter_is_refused() -> None:

@@ -8,8 +8,6 @@ from nefl.config import RunConfig
 from nefl.estimate.checking import check_run
 from nefl.estimate.cost import RunCost, SubmodelCost, cost_of
 from nefl.estimate.timing import measure_steps
-from nefl.nesting.profile import profile_family
-from nefl.setting import optimiser_copies
 
 __all__ = ["RunCost", "SubmodelCost", "check_run", "estimate_run"]
 
