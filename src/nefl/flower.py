@@ -20,6 +20,7 @@ from nefl.engines.flower.site_client import partition_sha256, site_client
 from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
+from nefl.methods import method_of
 from nefl.references import remember_code
 from nefl.rounds import Engine
 from nefl.setting import Setting
@@ -94,6 +95,12 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         roster = NodeRoster(mailbox, registry, terms, folder.log)
         needs = [profile.train_memory_bytes for profile in profiles]
         plan = setting.plan
+        if method_of(config.model).objective.keeps and oldest_round(folder.path):
+            folder.log(
+                "memory",
+                reason="clients keep their memory in their node's context, as long as a Flower "
+                "run lasts; in another one they begin with none",
+            )
         link = Link(
             mailbox,
             roster,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.client.exits import HasExits
+from nefl.client.objective import Learned
 from nefl.client.training import Given, begin, end
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, NeflError
@@ -18,7 +19,7 @@ from nefl.nesting.spec import Family
 from nefl.nesting.zero_extension import check_family
 from nefl.own_code import describe, own_code, place_of
 from nefl.state import TrainTask
-from nefl.tasks.task import Task, arranged
+from nefl.tasks.task import arranged
 
 EXAMPLES = 2
 """How many are enough to try a model out; batch norms cannot take one alone."""
@@ -31,7 +32,7 @@ Layouts = Callable[[int], torch.memory_format]
 def try_out(
     model: ModelConfig,
     family: Family,
-    learned: Task,
+    learned: Learned,
     batch: Tensor,
     target: Tensor,
     layout: Layouts = lambda _: torch.contiguous_format,
@@ -74,7 +75,7 @@ def try_out(
 def try_method_out(
     model: ModelConfig,
     family: Family,
-    learned: Task,
+    learned: Learned,
     batch: Tensor,
     target: Tensor,
     layout: Layouts = lambda _: torch.contiguous_format,
@@ -186,7 +187,7 @@ def _check_step(
     module: nn.Module,
     batch: Tensor,
     target: Tensor,
-    learned: Task,
+    learned: Learned,
     method: Method,
     number: int,
 ) -> None:

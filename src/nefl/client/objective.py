@@ -2,16 +2,27 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from nefl.config import LocalConfig
+from nefl.nesting.signature import Signature
 from nefl.state import Tensors, TrainTask
-from nefl.tasks.task import Task
 
 Sets = dict[str, dict[str, Tensor]]
 """Sets by name, each with a tensor for every parameter of a submodel, by the parameter's name."""
+
+
+class Learned(Protocol):
+    """What is learned, as far as an objective needs to know; a `Task` is it."""
+
+    @property
+    def signature(self) -> Signature:
+        """What models take and give."""
+
+    def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Return the mean loss of a batch."""
 
 
 @dataclass(eq=False)
@@ -33,7 +44,7 @@ class Local:
     """
 
     model: nn.Module
-    learned: Task
+    learned: Learned
     task: TrainTask
     steps: int
     given: Tensors

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from nefl.client.objective import Local, Objective, Sets
+from nefl.client.objective import Learned, Local, Objective, Sets
 from nefl.client.optimiser import make_optimiser
 from nefl.client.schedule import learning_rate
 from nefl.config import LocalConfig, ScheduleConfig
@@ -129,7 +129,7 @@ def _train(
     return ClientUpdate(task, model.state_dict(), examples, metrics, sent), memory
 
 
-def begin(task: TrainTask, model: nn.Module, learned: Task, steps: int, given: Given) -> Local:
+def begin(task: TrainTask, model: nn.Module, learned: Learned, steps: int, given: Given) -> Local:
     """Return what an objective sees of a training that is about to begin."""
     device = next(model.parameters()).device
 

@@ -16,20 +16,20 @@ class ModelConfig(Part):
             `classes` and `input_shape` that returns a `Family`.
         method: a method of the table or of an entry point, or one's own as `package.module:thing`;
             with one's own model only its way of training counts.
-        method_options: settings of the method, where it takes some.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
         init: the first weights by name (see the page on models); the model's own if left out.
         weights: a file of weights that the global model starts from; fresh ones if left out.
         start: the folder of a run or an elastic file that the whole family starts from.
+        method_options: settings of the method, where it takes some.
     """
 
     name: str = "resnet8"
     method: str = "nefl-wd"
-    method_options: Mapping[str, Any] = field(default_factory=dict)
     ratios: tuple[float, ...] | None = None
     init: str | None = None
     weights: str | None = None
     start: str | None = None
+    method_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse to start from two things at once."""
