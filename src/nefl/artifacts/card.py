@@ -74,6 +74,7 @@ class Card:
         facts: what must be known to make inputs and read outputs; each kind has its own.
         quantized: `int8`, or None for float32.
         version: of nefl, when the file was made.
+        networks: a method of nefl's own that builds the same networks; `method` if empty.
     """
 
     model: str
@@ -88,6 +89,7 @@ class Card:
     facts: Mapping[str, Any] = field(default_factory=dict)
     quantized: str | None = None
     version: str = ""
+    networks: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no file of nefl's has."""

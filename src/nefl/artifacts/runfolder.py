@@ -34,7 +34,18 @@ FACTS = "facts.json"
 MAX_LINE = 2**24
 """Characters of one line of the log; a round of 100,000 clients needs some ten million."""
 
-OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER, "tensorboard")
+OWN = (
+    CONFIG,
+    IDENTITY,
+    PARTITION,
+    METRICS,
+    SUMMARY,
+    FACTS,
+    LOCK,
+    kept.FOLDER,
+    kept.MEMORY,
+    "tensorboard",
+)
 
 
 class RunFolder:

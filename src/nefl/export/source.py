@@ -18,6 +18,7 @@ from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import stored_config
 from nefl.asking.ways import card_facts
 from nefl.engines.site import Site
+from nefl.methods import method_of, networks_like
 from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
@@ -73,6 +74,7 @@ class Source:
         return Card(
             model=config.model.name,
             method=config.model.method,
+            networks=networks_like(method_of(config.model)),
             data=task.name,
             rounds=self.state.round_number,
             kind=task.kind,
