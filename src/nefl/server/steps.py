@@ -5,6 +5,7 @@ clients trained, the weights before the round, the average, and what they rememb
 Elements that nobody trained keep their value and their memory; statistics take the average.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class Momentum(ServerStep):
 
     Args:
         momentum: β.
-        rate: η; 1.75 (1 - β) if left out, of steps that add up to 1.75 times Δ.
+        rate: η; 1.75 (1 - β) if left out, with which a Δ moves w by 1.75 times itself in all.
     """
 
     keeps = ("momentum",)
@@ -233,6 +234,14 @@ def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
                 f"{who}: {key} is {names!r:.80}; give a tuple of different names of small letters, "
                 "digits, - and _"
             )
+    starts = step.starts
+    if not isinstance(starts, Mapping) or not all(
+        name in step.keeps and isinstance(value, int | float) and math.isfinite(value)
+        for name, value in starts.items()
+    ):
+        raise ConfigError(
+            f"{who}: starts is {starts!r:.80}; give a finite number for sets that it keeps, by name"
+        )
     missing = [name for name in step.needs if name not in sends]
     if missing:
         raise ConfigError(
