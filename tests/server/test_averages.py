@@ -56,7 +56,7 @@ def doubled(state: ServerState) -> ServerState:
 
 
 def listed(state: ServerState) -> ServerState:
-    return replace(state, shared={n: t.tolist() for n, t in state.shared.items()})
+    return replace(state, shared={n: t.tolist() for n, t in state.shared.items()})  # type: ignore[misc]
 
 
 Nothing = with_finish(lambda _: None)
