@@ -204,6 +204,7 @@ def find_step(
                 f"server.step {config.name!r}: method {method} has a step of its own; leave "
                 "server.step out, or take another method"
             )
+        _check_starts(of_method, method)
         return _checked(of_method, method, sends)
     if config.name == "mean":
         return None
@@ -215,7 +216,20 @@ def find_step(
             f"{config.name}: makes {type(made).__name__}, expected a step; derive it from "
             "nefl.ServerStep"
         )
+    _check_starts(made, config.name)
     return _checked(made, config.name, sends)
+
+
+def _check_starts(step: ServerStep, who: str) -> None:
+    """Raise unless what a step's sets start at can be."""
+    starts = step.starts
+    if not isinstance(starts, Mapping) or not all(
+        name in step.keeps and isinstance(value, int | float) and math.isfinite(value)
+        for name, value in starts.items()
+    ):
+        raise ConfigError(
+            f"{who}: starts is {starts!r:.80}; give a finite number for sets that it keeps, by name"
+        )
 
 
 def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
@@ -234,14 +248,6 @@ def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
                 f"{who}: {key} is {names!r:.80}; give a tuple of different names of small letters, "
                 "digits, - and _"
             )
-    starts = step.starts
-    if not isinstance(starts, Mapping) or not all(
-        name in step.keeps and isinstance(value, int | float) and math.isfinite(value)
-        for name, value in starts.items()
-    ):
-        raise ConfigError(
-            f"{who}: starts is {starts!r:.80}; give a finite number for sets that it keeps, by name"
-        )
     missing = [name for name in step.needs if name not in sends]
     if missing:
         raise ConfigError(
