@@ -12,27 +12,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nefl
-from nefl.report.comparison import Row, compare
-from nefl.report.runs import mean, read_runs
+from nefl.report.reading.folders import read_runs
+from nefl.report.reading.runs import mean
+from nefl.report.reading.scores import show_score
+from nefl.report.tables.comparison import Row, compare
 
 
-def over_seeds(accuracies: Sequence[Sequence[float]]) -> list[float]:
-    """Return each submodel's mean accuracy, then the average over submodels, in percent."""
-    each = [100 * mean(values) for values in zip(*accuracies, strict=True)]
+def over_seeds(scores: Sequence[Sequence[float]]) -> list[float]:
+    """Return the mean of each submodel over seeds, then the average over submodels."""
+    each = [mean(values) for values in zip(*scores, strict=True)]
     return [*each, mean(each)]
 
 
 def show(row: Row, title: str) -> None:
-    now, anew = [], []
+    now, anew, metric = [], [], row.metric
     for run in row.runs:
         print(f"{run.name} …", file=sys.stderr, flush=True)
-        now.append([found.values["accuracy"] for found in nefl.evaluate(run.path)])
-        again = nefl.evaluate(run.path, recalibrate=True)
-        anew.append([found.values["accuracy"] for found in again])
+        now.append([found.values[metric.name] for found in nefl.evaluate(run.path)])
+        found = nefl.evaluate(run.path, recalibrate=True)
+        anew.append([each.values[metric.name] for each in found])
     before, after = over_seeds(now), over_seeds(anew)
-    cells = (", ".join(f"{value:.1f}" for value in values[:-1]) for values in (before, after))
+    cells = (
+        ", ".join(show_score(metric, value) for value in values[:-1]) for values in (before, after)
+    )
     as_averaged, recalibrated = cells
-    averages = f"{before[-1]:.1f} | {after[-1]:.1f}"
+    averages = f"{show_score(metric, before[-1])} | {show_score(metric, after[-1])}"
     name = f"`{row.name}`, {title}" if title else f"`{row.name}`"
     print(f"| {name} | {len(row.runs)} | {as_averaged} | {recalibrated} | {averages} |", flush=True)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from nefl.config import RunConfig
-from nefl.report.page import browser_library_once, make_page
-from nefl.report.runs import read_runs
+from nefl.report.page.make import browser_library_once, make_page
+from nefl.report.reading.folders import read_runs
 
 
 def write_runs(folder: Path, runs: int, rounds: int) -> None:
@@ -41,7 +41,7 @@ def write_runs(folder: Path, runs: int, rounds: int) -> None:
                     "bytes_up": 10_000_000,
                     "failures": [],
                     "wall_seconds": 3 + math.sin(n) / 5,
-                    "accuracy": [reached - 0.02 * k for k in range(5, 0, -1)],
+                    "metrics": {"accuracy": [reached - 0.02 * k for k in range(5, 0, -1)]},
                 }
                 log.write(json.dumps(line) + "\n")
 

@@ -23,8 +23,6 @@ from nefl import TrainTask
 from nefl.client.optimiser import make_optimiser
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
-from nefl.data import make_transform
-from nefl.engines.site import augmentation
 from nefl.engines.tuning import tune_process
 from nefl.rounds import run_round
 from nefl.seeds import Purpose, number_for
@@ -50,25 +48,22 @@ def bare_process(values: dict[str, Any], tasks: "Queue[Any]", done: "Queue[float
     config = config_from(values)
     tune_process(1)
     setting = prepare(config)
-    data, local = setting.dataset, config.local
-    transform = make_transform(
-        augmentation(config, data.name), data.mean, data.std, data.input_shape, train=True
-    )
+    task, local = setting.task, config.local
     modules = [setting.family.build(spec) for spec in setting.family.specs]
     done.put(0.0)
     while (job := tasks.get()) is not None:
         round_number, client, submodel = job
         rows = setting.partition.client(client)
-        images = torch.from_numpy(data.train.images[rows])
-        labels = torch.from_numpy(data.train.labels[rows])
+        columns = {name: torch.from_numpy(c[rows]) for name, c in task.train.items()}
         model = modules[submodel - 1].train()
         optimiser = make_optimiser(model, local)
         seed = number_for(config.seed, Purpose.TRAINING, round_number, client)
         generator = torch.Generator().manual_seed(seed)
         for chosen in torch.split(torch.randperm(len(rows), generator=generator), 32):
-            batch = transform(images[chosen], generator)
+            some = {name: column[chosen] for name, column in columns.items()}
+            batch = task.make_inputs(some, generator)
             batch = batch.contiguous(memory_format=torch.channels_last)
-            loss = functional.cross_entropy(model(batch), labels[chosen])
+            loss = functional.cross_entropy(model(batch), some["label"])
             optimiser.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             optimiser.step()

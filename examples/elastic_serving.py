@@ -17,7 +17,7 @@ import matplotlib as mpl
 import torch
 
 import nefl
-from nefl.elastic.inputs import input_transform
+from nefl.asking.pictures import input_transform
 
 REQUESTS, WINDOW = 300, 25
 
@@ -79,14 +79,14 @@ def main() -> None:
         before = model.current
         model.select(nefl.Budget(latency=budget))
         switches += model.current != before
-        image = torch.tensor(test.images[request : request + 1])
+        image = torch.tensor(test["image"][request : request + 1])
         started = perf_counter()
         with torch.inference_mode():
             logits = model(transform(image))
         latencies.append(perf_counter() - started)
         budgets.append(budget)
         used.append(model.current)
-        right.append(bool(logits.argmax() == int(test.labels[request])))
+        right.append(bool(logits.argmax() == int(test["label"][request])))
     print(f"{REQUESTS} requests, {switches} switches, {sum(right) / REQUESTS:.3f} right")
     draw(budgets, latencies, used, right)
     print("drawn: elastic_serving.svg")

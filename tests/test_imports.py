@@ -28,6 +28,7 @@ RANK = {
     "data": 3,
     "recipes": 3,
     "tasks": 4,
+    "asking": 7,
     "server": 5,
     "client": 5,
     "methods": 6,

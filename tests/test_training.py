@@ -315,7 +315,7 @@ class FaultyEngine:
                 return
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
-        return [Evaluation(k, 0.5, 1.0) for k in submodels]
+        return [Evaluation(k, {"accuracy": 0.5}, 1.0) for k in submodels]
 
     def close(self) -> None:
         """Nothing."""

@@ -126,12 +126,12 @@ class Newest(Observer):
 
 def with_flipped_labels(setting: Setting) -> Setting:
     """Return a setting in which the liars' examples have the labels 9 - y."""
-    train = setting.dataset.train
-    labels = np.array(train.labels)
+    task = setting.task
+    labels = np.array(task.train_labels())
     for liar in LIARS:
         rows = setting.partition.client(liar)
-        labels[rows] = setting.dataset.classes - 1 - labels[rows]
-    return replace(setting, dataset=replace(setting.dataset, train=replace(train, labels=labels)))
+        labels[rows] = task.classes - 1 - labels[rows]
+    return replace(setting, task=replace(task, train={**task.train, "label": labels}))
 
 
 def run_cell(attack: str, defence: str, seed: int, rounds: int) -> list[float]:

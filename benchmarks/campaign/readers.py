@@ -61,36 +61,36 @@ def readers(folder: Path) -> dict[str, Reader]:
     import nefl
     from nefl.artifacts.checkpoint import load_state
     from nefl.artifacts.identity import check_unchanged
+    from nefl.artifacts.older import ACCURACY
     from nefl.artifacts.runfolder import stored_config
     from nefl.artifacts.summary import averages, summarise
+    from nefl.asking.pictures import decode_picture
     from nefl.config_reading import config_from, read_config
     from nefl.data import cifar, idx, images, own, parquet, svhn
     from nefl.data.arrays import check_decoded
     from nefl.data.catalog import DATASETS
     from nefl.data.partition import Partition, partition_clients
-    from nefl.elastic.inputs import decode_picture
     from nefl.engines.flower.registry import read_registry
     from nefl.export.formats import open_model
     from nefl.models.pretrained import fit_weights, read_weights
-    from nefl.report.runs import read_run
+    from nefl.report.reading.runs import read_run
     from nefl.serving.predictor import Predictor
-    from nefl.state import MeasuredBy
 
     for module in RUNTIMES:
         importlib.import_module(module)
     trained = nefl.load(folder / "elastic" / "file.safetensors")
-    family, card = trained.family, trained.card
+    family = trained.family
     run_state = load_state(folder / "checkpoint" / "file", family)
 
     def as_run(path: Path) -> None:
         read_run(path.parent)
         config_of = stored_config(path.parent)
-        averages(path.parent, config_of.rounds, "accuracy")
-        summarise(path.parent, family, run_state, MeasuredBy("accuracy", "up", percent=True))
+        averages(path.parent, config_of.rounds, ACCURACY.name)
+        summarise(path.parent, family, run_state, ACCURACY)
         check_unchanged(path.parent, {"model": family.fingerprint})
 
     def picture(path: Path) -> None:
-        decode_picture(path.read_bytes(), str(path), card)
+        decode_picture(path.read_bytes(), str(path), (1, 8, 8))
         images.decode_images([(str(path), path.read_bytes())], 1, None)
 
     def weights(path: Path) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nefl.nesting.spec import Family, SubmodelSpec
     from nefl.nesting.zero_extension import check_family
     from nefl.recipes import load_recipe, recipe_names, recipe_values
-    from nefl.report.runs import Run, read_run
+    from nefl.report.reading.runs import Run, read_run
     from nefl.rounds import Observer, RoundReport
     from nefl.server.aggregate import Aggregate
     from nefl.server.steps import Cell, ServerStep
@@ -119,7 +119,7 @@ _HOMES = {
     "Observer": "nefl.rounds",
     "OwnCodeError": "nefl.errors",
     "RoundReport": "nefl.rounds",
-    "Run": "nefl.report.runs",
+    "Run": "nefl.report.reading.runs",
     "RunConfig": "nefl.config",
     "RunError": "nefl.errors",
     "RunResult": "nefl.training",
@@ -141,7 +141,7 @@ _HOMES = {
     "make_family": "nefl.methods",
     "open_model": "nefl.export.formats",
     "parse_budget": "nefl.elastic.budget",
-    "read_run": "nefl.report.runs",
+    "read_run": "nefl.report.reading.runs",
     "recipe_names": "nefl.recipes",
     "recipe_values": "nefl.recipes",
     "resume": "nefl.training",

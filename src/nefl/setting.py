@@ -12,6 +12,7 @@ import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import CODE, SETTINGS
+from nefl.asking.ways import card_facts
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
@@ -173,6 +174,7 @@ class Setting:
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
             submodels=tuple(self.profiles()) if own else (),
+            inputs=card_facts(task.kind, task.facts),
         )
 
     def profiles(self) -> list[SubmodelProfile]:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from nefl.artifacts.facts import read_facts
+from nefl.artifacts.older import ACCURACY
 from nefl.artifacts.runfolder import read_log
-from nefl.report.costs import costs_of
-from nefl.report.runs import read_run
+from nefl.nesting.signature import Signature
+from nefl.report.reading.costs import costs_of
+from nefl.report.reading.runs import read_run
 from nefl.rounds import Observer, RoundReport
 from nefl.training import train
 
@@ -28,7 +30,8 @@ def test_labels_and_shape_are_noted(quick: dict[str, Any], tmp_path: Path) -> No
     facts = read_facts(tmp_path / "run")
     assert facts is not None
     assert facts.class_names == tuple("0123456789")
-    assert facts.input_shape == (1, 8, 8)
+    assert facts.signature == Signature((1, 8, 8), 10)
+    assert facts.metrics == (ACCURACY,)
     assert sum(map(sum, facts.label_counts)) == facts.train_examples == 200
     assert facts.submodels == ()
     start = next(read_log(tmp_path / "run"))

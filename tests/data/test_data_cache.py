@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from nefl import files
-from nefl.data import Dataset, cache, load_dataset, open_cached
-from nefl.data.arrays import Decoded, Split
+from nefl.data import Dataset, Examples, cache, load_dataset, open_cached
 from nefl.errors import DataError
 
 SMALL = {"shape": [1, 4, 4], "train": 40, "test": 20, "classes": 4}
@@ -28,6 +27,10 @@ def load_small(folder: Path) -> Dataset:
 def folder_of(dataset: Dataset) -> Path:
     assert dataset.folder is not None
     return dataset.folder
+
+
+def file_of(dataset: Dataset, name: str) -> Path:
+    return folder_of(dataset) / f"{name}.npy"
 
 
 def write_npz(path: Path, value: int = 7, rows: int = 6) -> None:
@@ -45,8 +48,8 @@ def test_arrays_are_read_only_maps_of_contiguous_files(tmp_path: Path) -> None:
         assert split["label"].dtype == np.int64
         assert split["image"].flags.c_contiguous
         assert not split["image"].flags.writeable
-    assert sorted(dataset.files) == ["test_images", "test_labels", "train_images", "train_labels"]
-    assert all(path.is_file() for path in dataset.files.values())
+    assert sorted(dataset.checksums) == ["test_image", "test_label", "train_image", "train_label"]
+    assert all(file_of(dataset, name).is_file() for name in dataset.checksums)
 
 
 def test_another_process_opens_the_same_arrays(tmp_path: Path) -> None:
@@ -93,10 +96,10 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("array", ["train_images", "test_labels"])
+@pytest.mark.parametrize("array", ["train_image", "test_label"])
 def test_a_changed_byte_is_noticed(tmp_path: Path, array: str) -> None:
     dataset = load_small(tmp_path)
-    flip_a_byte(dataset.files[array])
+    flip_a_byte(file_of(dataset, array))
     with pytest.raises(DataError, match=rf"{array}.npy: .*checksum.*delete the folder"):
         open_cached(folder_of(dataset), verify=True)
     open_cached(folder_of(dataset), verify=False)
@@ -104,9 +107,9 @@ def test_a_changed_byte_is_noticed(tmp_path: Path, array: str) -> None:
 
 def test_a_truncated_array_is_noticed_even_without_checksums(tmp_path: Path) -> None:
     dataset = load_small(tmp_path)
-    path = dataset.files["train_images"]
+    path = file_of(dataset, "train_image")
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(DataError, match=r"train_images.npy: .*bytes instead of"):
+    with pytest.raises(DataError, match=r"train_image.npy: .*bytes instead of"):
         open_cached(folder_of(dataset), verify=False)
 
 
@@ -123,10 +126,10 @@ def test_a_damaged_cache_is_built_again_with_a_warning(
 ) -> None:
     first = load_small(tmp_path)
     before = first.train["image"].copy()
-    flip_a_byte(first.files["train_images"])
+    flip_a_byte(file_of(first, "train_image"))
     with caplog.at_level(logging.WARNING):
         again = load_small(tmp_path)
-    assert "train_images.npy" in caplog.text
+    assert "train_image.npy" in caplog.text
     np.testing.assert_array_equal(again.train["image"], before)
     open_cached(folder_of(again), verify=True)
 
@@ -140,8 +143,8 @@ def test_without_its_source_the_cache_serves_until_it_is_damaged(
     with caplog.at_level(logging.WARNING):
         kept = load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
     assert "own.npz is gone" in caplog.text
-    flip_a_byte(kept.files["test_images"])
-    with pytest.raises(DataError, match=r"test_images.npy: .*checksum"):
+    flip_a_byte(file_of(kept, "test_image"))
+    with pytest.raises(DataError, match=r"test_image.npy: .*checksum"):
         load_dataset("arrays", root=tmp_path / "own.npz", cache=tmp_path / "c")
 
 
@@ -149,13 +152,13 @@ def test_a_full_disk_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     real_save = np.save
 
     def save(path: Path, array: Any, **options: Any) -> None:
-        if "test_images" in path.name:
+        if "test_image" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         real_save(path, array, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", save)
-        with pytest.raises(DataError, match=r"test_images.npy: .*cannot be written.*NEFL_CACHE"):
+        with pytest.raises(DataError, match=r"test_image.npy: .*cannot be written.*NEFL_CACHE"):
             load_small(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     assert len(load_small(tmp_path).train["label"]) == 40
@@ -192,11 +195,14 @@ def test_two_that_race_decode_once(tmp_path: Path) -> None:
     reads: list[int] = []
     results: list[Dataset] = []
 
-    def read() -> Decoded:
+    def read() -> Examples:
         reads.append(1)
         time.sleep(0.2)  # long enough that the other arrives meanwhile
-        split = Split(np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2), np.arange(2))
-        return Decoded(split, split, ("a", "b"))
+        columns: dict[str, Any] = {
+            "x": np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2),
+            "y": np.arange(2),
+        }
+        return Examples(columns, columns, {})
 
     def run() -> None:
         results.append(cache.open_or_build(tmp_path / "x", "own", {}, read, verify=True))
@@ -230,7 +236,7 @@ def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_source_is_not_blamed_on_the_cache(tmp_path: Path) -> None:
-    def read() -> Decoded:
+    def read() -> Examples:
         raise PermissionError(errno.EACCES, "Permission denied", "the/source")
 
     with pytest.raises(DataError, match="the/source: cannot be read"):

@@ -89,15 +89,15 @@ def test_examples_are_on_a_device_once_for_all_sites(quick: dict[str, Any]) -> N
     nowhere = torch.device("meta")  # the only other device that every machine has
 
     def site() -> Site:
-        return Site(setting.config, setting.family, setting.dataset, setting.partition, nowhere)
+        return Site(setting.config, setting.family, setting.task, setting.partition, nowhere)
 
-    images = setting.dataset.train.images
+    images = setting.task.train["image"]
     first, second = site(), site()
     assert resident(images, nowhere) is resident(images, nowhere)
-    assert first._train.take(np.arange(3))[0].is_meta
+    assert first._train.take(np.arange(3))["image"].is_meta
     assert first._train._resident is not None
     assert second._train._resident is not None
-    assert first._train._resident[0] is second._train._resident[0]
+    assert first._train._resident["image"] is second._train._resident["image"]
     # Another array is another copy, though it may come to lie where one was before.
     for number in range(20):
         array = np.full((2, 2), number)
@@ -127,7 +127,8 @@ def test_static_norms_are_measured_over_the_training_data(quick: dict[str, Any])
     site, tensors = setting.site(), extract(state, setting.family, 3)
     whole = site.score(Chunk(3, 0, 100), tensors)
     parts = [site.score(Chunk(3, start, start + 1), tensors) for start in range(100)]
-    assert sum(part.correct for part in parts) == whole.correct
+    right = [part.sums["accuracy"][0] for part in parts]
+    assert sum(right) == whole.sums["accuracy"][0]
     assert sum(part.loss for part in parts) == pytest.approx(whole.loss, rel=1e-4)
     # By hand: the first norm sees the first convolution of every training image.
     module = setting.family.build(setting.family.specs[2])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from nefl.report.vega import Figure, draw
+from nefl.report.figures.vega import Figure, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from nefl.artifacts.older import facts_as_now
 from nefl.artifacts.runfolder import FACTS, write_json
 from nefl.files import read_small
 from nefl.nesting.profile import SubmodelProfile
@@ -36,6 +37,7 @@ class Facts:
         label_counts: examples of each class at each client, clients first; empty if too many.
         submodels: the cost of each submodel, noted only for a model of the user's own; others
             can be built again.
+        inputs: what must be known to make inputs and read outputs, as on an exported file's card.
     """
 
     class_names: tuple[str, ...]
@@ -46,6 +48,7 @@ class Facts:
     test_examples: int
     label_counts: tuple[tuple[int, ...], ...] = ()
     submodels: tuple[SubmodelProfile, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(Facts)
@@ -75,7 +78,8 @@ def write_facts(run: Path, facts: Facts) -> None:
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:
-        values: Mapping[str, Any] = parse_json(read_small(run / FACTS))
-        return _ADAPTER.validate_python(values)
+        values: Any = parse_json(read_small(run / FACTS))
+        known = facts_as_now(values) if isinstance(values, Mapping) else values
+        return _ADAPTER.validate_python(known)
     except (OSError, ValueError, ValidationError):
         return None

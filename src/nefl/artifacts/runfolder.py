@@ -19,6 +19,7 @@ from nefl.artifacts.identity import (
     settle,
     write_identity,
 )
+from nefl.artifacts.older import event_as_now
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
@@ -260,7 +261,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(event, dict):
-                yield event
+                yield event_as_now(event)
 
 
 def _open_log(path: Path) -> IO[str]:

@@ -80,9 +80,10 @@ def summarise(run: Path, family: Family, state: ServerState, primary: MeasuredBy
     covering = {
         key: min_coverage(family, dict.fromkeys(key, 1)) > 0 for key in map(frozenset, trained)
     }
-    measured: Mapping[str, Sequence[float | None]] = next(
+    last: Mapping[str, Sequence[float | None]] = next(
         (r["metrics"] for r in reversed(rounds) if r["metrics"]), {}
     )
+    measured = {name: list(values) for name, values in last.items()}
     values = measured.get(primary.name, [])
     known = [value for value in values if value is not None]
     return {

@@ -7,17 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nefl.cli.compare import compare
-from nefl.cli.export import export
-from nefl.cli.flower import flower
-from nefl.cli.plot import plot
-from nefl.cli.predict import predict, serve
-from nefl.cli.profile import profile
-from nefl.cli.recipes import recipes
-from nefl.cli.report import report
+from nefl.cli.commands import LazyGroup
 from nefl.cli.terminal import LogHandler, Terminal, say
-from nefl.cli.train import evaluate, partition, resume, train
-from nefl.cli.watch import watch
 from nefl.errors import NeflError
 from nefl.own_code import own_tracebacks
 
@@ -26,18 +17,13 @@ LONGEST_ERROR = 4000
 
 app = typer.Typer(
     name="nefl",
+    cls=LazyGroup,
     help="Federated learning across unequal devices, with nested submodels of one global model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_TRAINING = (train, resume, evaluate, partition, recipes, profile)
-_LOOKING = (compare, report, watch, plot)
-_USING = (export, predict, serve)
-for command in (*_TRAINING, *_LOOKING, *_USING):
-    app.command()(command)
-app.add_typer(flower, name="flower")
 
 
 def _show_version(asked: bool) -> None:

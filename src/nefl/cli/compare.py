@@ -12,22 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.cli.terminal import PIPE_WIDTH, Terminal, console_for_tables, say
+from nefl.cli.user_files import write_output
 from nefl.errors import ConfigError
-from nefl.report.comparison import Comparison
-from nefl.report.comparison import compare as compare_runs
-from nefl.report.output import write_output
-from nefl.report.runs import read_runs
-from nefl.report.tables import (
-    Cell,
-    Grid,
-    footnotes,
-    grids,
-    to_csv,
-    to_json_text,
-    to_latex,
-    to_markdown,
-    wide_grid,
-)
+from nefl.report.reading.folders import read_runs
+from nefl.report.tables.comparison import Comparison
+from nefl.report.tables.comparison import compare as compare_runs
+from nefl.report.tables.formats import to_csv, to_json_text, to_latex, to_markdown
+from nefl.report.tables.grids import Cell, Grid, footnotes, grids, wide_grid
 
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 Sort = Literal["worst", "average", "best"]
@@ -47,7 +38,9 @@ def compare(
     paper: Annotated[bool, typer.Option("--paper", help="Published figures beside them.")] = False,
     target: Annotated[
         list[float] | None,
-        typer.Option(help="Count rounds until this average accuracy, 0 to 1; may be repeated."),
+        typer.Option(
+            help="Count rounds until the average reaches it, as in 0.8 for 80 %; may be repeated."
+        ),
     ] = None,
     wide: Annotated[
         bool, typer.Option("--wide", help="One table, partitions and models side by side.")
@@ -61,9 +54,6 @@ def compare(
 ) -> None:
     """Set runs side by side: worst, average and best submodel, mean and spread over seeds."""
     targets = target or []
-    for wanted in targets:
-        if not 0 < wanted < 1:
-            raise ConfigError(f"target {wanted:g}: give an accuracy between 0 and 1, as in 0.8")
     chosen = _format(form, out, as_json=as_json)
     found, refused = read_runs(runs)
     comparison = compare_runs(found, targets=targets, paper=paper, sort=sort or "")

@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from nefl.cli.terminal import say
+from nefl.cli.user_files import write_output
 from nefl.errors import ConfigError
-from nefl.report.datasets import left_out, tell
-from nefl.report.figures import FIGURES
-from nefl.report.output import write_output
-from nefl.report.paper import by_architecture, by_clients, by_method, toy_ode
-from nefl.report.runs import Run, read_runs
-from nefl.report.vega import Figure, draw
+from nefl.report.figures.by_name import FIGURES
+from nefl.report.figures.drawn_run import drawn_runs, left_out
+from nefl.report.figures.studies import by_architecture, by_clients, by_method
+from nefl.report.figures.toy_ode import toy_ode
+from nefl.report.figures.vega import Figure, draw
+from nefl.report.reading.folders import read_runs
+from nefl.report.reading.runs import Run
 
 OF_GROUPS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "by-method": by_method,
@@ -57,11 +59,12 @@ def _figure(name: str, paths: Sequence[Path], every_run: bool) -> Figure:
     if name in OF_GROUPS:
         if every_run:
             raise ConfigError(f"figure {name}: shows means over seeds; leave out --every-run")
-        figure, notes = OF_GROUPS[name](runs), []
+        figure, gaps = OF_GROUPS[name](runs), []
     else:
-        told = tell(runs, every_run=every_run)
-        figure = FIGURES[name](told)
-        notes = [*left_out(told), *figure.notes]
+        drawn = drawn_runs(runs, every_run=every_run)
+        figure = FIGURES[name](drawn)
+        gaps = left_out(drawn)
+    notes = [*gaps, *figure.notes]
     if not figure.records:
         why = "; ".join(notes) or "no data"
         raise ConfigError(f"figure {name}: these runs have nothing to show in it ({why})")

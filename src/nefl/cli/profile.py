@@ -12,6 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from nefl.cli.terminal import console_for_tables, say
+from nefl.cli.user_files import write_output
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import family_of
@@ -28,14 +29,13 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
 from nefl.references import is_reference
-from nefl.report.family import family_figure
-from nefl.report.numbers import show_bytes as show_bytes
-from nefl.report.numbers import show_count as show_count
-from nefl.report.output import write_output
-from nefl.report.vega import draw
+from nefl.report.figures.family import family_figure
+from nefl.report.figures.vega import draw
 from nefl.tasks.losses import cross_entropy
 from nefl.tryout import EXAMPLES, try_out
 from nefl.wording import counted
+from nefl.wording import show_bytes as show_bytes
+from nefl.wording import show_count as show_count
 
 MAX_BATCH = 1_000_000
 MAX_DIGITS = 9

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from nefl.report.numbers import show_duration as show_duration
 from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import told
 from nefl.state import Evaluation, ServerState
+from nefl.wording import show_duration as show_duration
 
 LINE_SECONDS = 10
 """Seconds between plain lines, where no evaluation has something to say earlier."""

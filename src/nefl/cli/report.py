@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from nefl.cli.terminal import say
-from nefl.report.numbers import show_bytes
-from nefl.report.output import write_output
-from nefl.report.page import make_page
-from nefl.report.runs import read_runs
-from nefl.wording import counted
+from nefl.cli.user_files import write_output
+from nefl.report.page.make import make_page
+from nefl.report.reading.folders import read_runs
+from nefl.wording import counted, show_bytes
 
 
 def report(

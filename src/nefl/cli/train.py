@@ -25,7 +25,7 @@ from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
-from nefl.report.published import ALIKE
+from nefl.report.reading.published import ALIKE
 from nefl.rounds import Observer
 from nefl.server.evaluate import mean_of
 from nefl.wording import counted

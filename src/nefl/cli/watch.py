@@ -14,9 +14,13 @@ from rich.text import Text
 
 from nefl.cli.terminal import Terminal, say
 from nefl.engines.tuning import give_memory_back
-from nefl.report.live import address_of, make_server
-from nefl.report.numbers import show_duration, show_percent
-from nefl.report.runs import Run, mean, read_runs
+from nefl.report.page.live import address_of, make_server
+from nefl.report.reading.folders import read_runs
+from nefl.report.reading.gathering import METRIC
+from nefl.report.reading.runs import Run, mean
+from nefl.report.reading.scores import show_score, with_arrow
+from nefl.report.tables.comparison import MEASURES
+from nefl.wording import show_duration
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE = 30
@@ -62,22 +66,28 @@ def _follow(paths: Sequence[Path], every: float) -> None:
 
 
 def table_of(runs: Sequence[Run]) -> Table:
-    """Return the table of the terminal."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("run", "state", "loss", "worst", "average", "best", "average so far", "left"):
-        left = heading in ("run", "state", "average so far")
+    """Return the table of the terminal, with the metric as its title if runs share it."""
+    metrics = list(dict.fromkeys(with_arrow(run.metric) for run in runs))
+    several = len(metrics) > 1
+    table = Table(box=box.SIMPLE_HEAD, title=None if several else Text(metrics[0]))
+    headings = ["run", "state", "loss", *MEASURES, "average so far", "left"]
+    if several:
+        headings.insert(headings.index("loss") + 1, METRIC)
+    for heading in headings:
+        left = heading in ("run", "state", METRIC, "average so far")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for run in runs:
-        accuracy = run.accuracy
+        scores, metric = run.scores, run.metric
         loss = f"{run.rounds[-1].loss:.3f}" if run.rounds else "–"
         table.add_row(
             Text(run.name),
             Text(run.progress),
             loss,
-            show_percent(accuracy[0] if accuracy else None),
-            show_percent(mean(accuracy)),
-            show_percent(max(accuracy) if accuracy else None),
-            curve([mean(entry.accuracy) for entry in run.evaluated]),
+            *([Text(with_arrow(metric))] if several else []),
+            show_score(metric, scores[0] if scores else None),
+            show_score(metric, mean(scores)),
+            show_score(metric, metric.best(scores)),
+            curve([mean(entry.scores) for entry in run.evaluated]),
             _left(run),
         )
     return table

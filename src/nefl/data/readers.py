@@ -7,8 +7,9 @@ from typing import Any
 
 from nefl.data.columns import Examples
 from nefl.data.own import load_npz
-from nefl.data.series import read_digit_strokes, series_examples
-from nefl.data.tables import SKLEARN, TableOptions, read_sklearn, read_table
+from nefl.data.series import SERIES as SERIES_COLUMN
+from nefl.data.series import number_examples, read_digit_strokes
+from nefl.data.tables import FEATURES, SKLEARN, TableOptions, read_sklearn, read_table
 from nefl.data.texts import (
     TextOptions,
     read_json_lines,
@@ -86,7 +87,15 @@ READERS: dict[str, Reader] = {
     "series": Reader(
         SERIES,
         NoOptions,
-        lambda root, _options, _what: series_examples(load_npz(_given(root)), str(root)),
+        lambda root, _options, _what: number_examples(
+            load_npz(_given(root)), str(root), SERIES_COLUMN
+        ),
+        "a .npz file with x_train, y_train, x_test, y_test",
+    ),
+    "npz": Reader(
+        TABLE,
+        NoOptions,
+        lambda root, _options, _what: _from_npz(root, FEATURES),
         "a .npz file with x_train, y_train, x_test, y_test",
     ),
 }
@@ -96,6 +105,11 @@ def _given(root: Path | None) -> Path:
     if root is None:
         raise ConfigError("data.root: name the file or folder to read")
     return root
+
+
+def _from_npz(root: Path | None, column: str) -> Examples:
+    path = _given(root)
+    return number_examples(load_npz(path), str(path), column)
 
 
 def read_options(name: str, options: Mapping[str, object]) -> Any:

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners
 from nefl.errors import DataError
 
 SERIES, TARGET, CLIENT = "series", "target", "client"
+PARTS = ("train", "test")
 
 
 def read_digit_strokes() -> Examples:
@@ -30,39 +32,81 @@ def read_digit_strokes() -> Examples:
     return described(train, test, list(decoded.class_names))
 
 
-def series_examples(arrays: Mapping[str, npt.NDArray[Any]], source: str) -> Examples:
-    """Return series from a user's arrays.
+def number_examples(arrays: Mapping[str, npt.NDArray[Any]], source: str, column: str) -> Examples:
+    """Return series or rows of a table from a user's arrays.
 
     Args:
-        arrays: `x_train` and `x_test`, [N, channels, steps] or [N, steps]; `y_train` and `y_test`,
-            whole numbers for classes or fractions for numbers to foretell; optionally
-            `class_names`, and `client_train` for whose each is.
+        arrays: `x_train` and `x_test`, [N, channels, steps] or [N, steps] for series, [N, columns]
+            for tables; `y_train` and `y_test`, whole numbers for classes or fractions for numbers
+            to foretell; optionally `class_names`, and `client_train` for whose each is.
         source: the file or function at fault.
+        column: what the examples become: `SERIES` or `FEATURES`.
 
     Raises:
-        DataError: if an array is missing or of another shape.
+        DataError: if an array is missing, of another shape, or holds no numbers.
     """
     owners, _ = number_owners(arrays.get("client_train"))
     parts = []
     for part in ("train", "test"):
         x, y = (_taken(arrays, f"{letter}_{part}", source) for letter in "xy")
-        x = x[:, None] if x.ndim == 2 else x
-        if x.ndim != 3 or not np.issubdtype(x.dtype, np.number):
-            raise DataError(
-                f"{source}: x_{part} is {x.dtype} of shape {x.shape}; expected numbers "
-                "[N, channels, steps]"
-            )
+        x = x[:, None] if x.ndim == 2 and column == SERIES else x
+        _check_numbers(x, y, column, part, source)
         whole = np.issubdtype(y.dtype, np.integer)
         target = y.astype(np.int64) if whole else y.astype(np.float32)
-        parts.append({SERIES: np.ascontiguousarray(x, dtype=np.float32), TARGET: target})
+        parts.append({column: np.ascontiguousarray(x, dtype=np.float32), TARGET: target})
         if owners is not None:
             # Whose a test example is does not matter: nobody trains on it.
             parts[-1][CLIENT] = owners if part == "train" else np.zeros(len(x), np.int64)
     names = [str(name) for name in arrays.get("class_names", ())]
     labels = [part[TARGET] for part in parts]
-    if not names and np.issubdtype(labels[0].dtype, np.integer):
-        names = [str(n) for n in range(int(max(each.max(initial=-1) for each in labels)) + 1)]
-    return described(parts[0], parts[1], names)
+    if np.issubdtype(labels[0].dtype, np.integer):
+        found = int(max(each.max(initial=-1) for each in labels)) + 1
+        names = names or [str(number) for number in range(found)]
+        if found > len(names) or min(each.min(initial=0) for each in labels) < 0:
+            raise DataError(f"{source}: labels go beyond 0 to {len(names) - 1}, the classes named")
+    return described(parts[0], parts[1], names, column)
+
+
+def own_arrays(
+    arrays: Mapping[str, npt.NDArray[Any]], source: str, column: str, facts: Mapping[str, Any]
+) -> Columns:
+    """Return a client's own examples, `x_train` and `y_train`, as the run's are.
+
+    Raises:
+        DataError: if they have another shape than the run's, or a class that is not the run's.
+    """
+    given = {f"{a}_{part}": _taken(arrays, f"{a}_train", source) for a in "xy" for part in PARTS}
+    names = arrays.get("class_names", np.asarray(facts["class_names"]))
+    found = number_examples({**given, "class_names": names}, source, column)
+    if bool(found.facts["class_names"]) != bool(facts["class_names"]):
+        raise DataError(f"{source}: y_train is {given['y_train'].dtype}, the run learns the other")
+    if len(found.facts["mean"]) != len(facts["mean"]):
+        raise DataError(
+            f"{source}: x_train is {given['x_train'].shape}, the run's second axis has "
+            f"{len(facts['mean'])}"
+        )
+    target = found.train[TARGET]
+    if facts["class_names"]:
+        target = labels_by_name(found.facts["class_names"], facts["class_names"], source)[target]
+    return {column: found.train[column], TARGET: target}
+
+
+def _check_numbers(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], column: str, part: str, source: str
+) -> None:
+    wanted = "[N, channels, steps]" if column == SERIES else "[N, columns]"
+    if x.ndim != wanted.count(",") + 1 or not np.issubdtype(x.dtype, np.number):
+        raise DataError(
+            f"{source}: x_{part} is {x.dtype} of shape {x.shape}; expected numbers {wanted}"
+        )
+    if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.number):
+        raise DataError(
+            f"{source}: y_{part} is {y.dtype} of shape {y.shape}; expected a number for each of "
+            f"the {len(x)} examples"
+        )
+    for name, array in (("x", x), ("y", y)):
+        if not np.isfinite(array).all():
+            raise DataError(f"{source}: {name}_{part} holds NaN or infinity; fill such gaps first")
 
 
 def _taken(arrays: Mapping[str, npt.NDArray[Any]], name: str, source: str) -> npt.NDArray[Any]:
@@ -75,15 +119,22 @@ def described(
     train: Mapping[str, npt.NDArray[Any]],
     test: Mapping[str, npt.NDArray[Any]],
     class_names: list[str],
+    column: str = SERIES,
 ) -> Examples:
-    """Add what is known of series: the mean and deviation of each channel, and of numbers."""
-    values = train[SERIES].astype(np.float64)
-    deviation = values.std(axis=(0, 2))
+    """Add what is known of them: mean and deviation of each channel or column, and of numbers."""
+    values = train[column].astype(np.float64)
+    axes = tuple(axis for axis in range(values.ndim) if axis != 1)
+    deviation = values.std(axis=axes)
     facts: dict[str, Any] = {
         "class_names": class_names,
-        "mean": values.mean(axis=(0, 2)).tolist(),
+        "mean": values.mean(axis=axes).tolist(),
         "std": np.where(deviation > 0, deviation, 1.0).tolist(),
     }
+    if column != SERIES:
+        means = facts["mean"]
+        facts["columns"] = [
+            {"name": f"x{place}", "words": [], "missing": mean} for place, mean in enumerate(means)
+        ]
     if not class_names:
         facts["target_mean"] = float(train[TARGET].mean())
         facts["target_std"] = float(train[TARGET].std()) or 1.0

@@ -24,7 +24,6 @@ from nefl.models.ordered_dropout import SERVING_PER_SUBMODEL
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
 from nefl.nesting.modules import StaticBatchNorm
-from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, build_on_meta
 from nefl.state import ServerState, Tensors
 
@@ -221,8 +220,7 @@ def described_family(card: Card) -> Family:
             "give its family: nefl.load(file, family=…)"
         )
     method = networks_of(card.networks or card.method)
-    signature = Signature(card.input_shape, len(card.class_names))
-    build = ModelBuilder(card.model, signature, method.norm, method.learned_steps)
+    build = ModelBuilder(card.model, card.signature, method.norm, method.learned_steps)
     if list(specs) != list(range(1, len(specs) + 1)):
         raise RunError(f"submodels {list(specs)}: expected 1, 2, … in order")
     own = SERVING_PER_SUBMODEL if method.ordered_dropout else method.per_submodel

@@ -14,7 +14,6 @@ from nefl.export.fold import fold
 from nefl.export.runner import Save, TorchRunner
 from nefl.methods import networks_of
 from nefl.models.table import MODELS, ModelBuilder
-from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, TensorInfo, build_on_meta
 
 FORMAT = "nefl-submodel-1"
@@ -69,8 +68,7 @@ def _builder(card: Card) -> ModelBuilder:
             "export it to ONNX, or give its builder: nefl.open_model(file, build)"
         )
     method = networks_of(card.networks or card.method)
-    signature = Signature(card.input_shape, len(card.class_names))
-    return ModelBuilder(card.model, signature, method.norm, method.learned_steps)
+    return ModelBuilder(card.model, card.signature, method.norm, method.learned_steps)
 
 
 def quantize_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

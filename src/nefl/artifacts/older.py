@@ -1,0 +1,35 @@
+"""Folders of older versions, put into today's words as they are read; nothing else knows of them.
+
+Before there were tasks, every run told images apart and was measured by its accuracy.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from nefl.state import MeasuredBy
+
+ACCURACY = MeasuredBy("accuracy", "up", percent=True)
+"""What every run was measured by."""
+
+
+def event_as_now(event: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of a log with its measurements by the metric's name."""
+    if ACCURACY.name not in event or "metrics" in event:
+        return event
+    rest = {key: value for key, value in event.items() if key != ACCURACY.name}
+    return rest | {"metrics": {ACCURACY.name: event[ACCURACY.name]}}
+
+
+def facts_as_now(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a run with a signature, the kind of its task and its metrics."""
+    if "input_shape" not in facts or "signature" in facts:
+        return facts
+    rest = {key: value for key, value in facts.items() if key != "input_shape"}
+    classes = facts.get("class_names")
+    outputs = len(classes) if isinstance(classes, list) else 0
+    return rest | {
+        "signature": {"input_shape": facts["input_shape"], "outputs": outputs},
+        "kind": "image-classification",
+        "metrics": [asdict(ACCURACY)],
+    }

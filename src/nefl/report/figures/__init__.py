@@ -1,0 +1,1 @@
+"""Figures of runs: the records they are drawn from, and their descriptions."""

@@ -1,0 +1,234 @@
+"""Runs side by side: seeds gathered into rows, and rows into sections."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nefl.errors import ConfigError
+from nefl.report.reading.costs import bytes_spent, costs_of, macs_spent
+from nefl.report.reading.gathering import gather, varied_keys
+from nefl.report.reading.published import Published, published_for
+from nefl.report.reading.runs import Run, mean
+from nefl.report.reading.scores import best_first, with_arrow
+from nefl.report.tables.notes import (
+    in_common,
+    left_out_of_means,
+    not_as_published,
+    unlike_evaluations,
+    unlike_families,
+    unlike_metrics,
+    unlike_settings,
+    without_published,
+)
+from nefl.state import MeasuredBy
+
+MEASURES = ("worst", "average", "best")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A measure over seeds.
+
+    Attributes:
+        values: one for each run, in the order of the seeds.
+        mean: their mean.
+        spread: their standard deviation with n - 1, not-a-number for a single one.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over runs."""
+        return mean(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over runs, with n - 1."""
+        known = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of training, over its seeds.
+
+    Attributes:
+        name: the method, and what else tells it from other rows.
+        runs: the runs that count, by seed.
+        finished: whether they all are.
+        measures: `worst`, `average`, `best` (of the primary metric), `bytes` and `macs`.
+        to_target: for each target, the rounds until the average reached it, of those runs that
+            did.
+        published: what others reported for it.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    finished: bool
+    measures: Mapping[str, Spread]
+    to_target: Mapping[float, Spread]
+    published: Published | None = None
+
+    @property
+    def submodels(self) -> int:
+        """How many submodels were measured."""
+        return len(self.runs[0].scores)
+
+    @property
+    def metric(self) -> MeasuredBy:
+        """What its runs are measured by."""
+        return self.runs[0].metric
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows that may be set against each other: the same metric, data, partition and model."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def metric(self) -> MeasuredBy:
+        """What its rows are measured by."""
+        return self.rows[0].metric
+
+    def competes(self, row: Row) -> bool:
+        """Whether a row may be the best: finished, and with as many submodels as any other.
+
+        The only model of FedAvg is its worst, average and best; nested families do more than that.
+        """
+        return row.finished and row.submodels == max(other.submodels for other in self.rows)
+
+    def best(self, measure: str) -> float:
+        """Return the best mean of a measure among rows that compete, not-a-number if none does."""
+        found = [row.measures[measure].mean for row in self.rows if self.competes(row)]
+        known = [value for value in found if math.isfinite(value)]
+        return self.metric.best(known) if known else math.nan
+
+    def fastest(self, target: float) -> float:
+        """Return the fewest rounds to a target among rows whose runs all reached it."""
+        found = [
+            row.to_target[target].mean
+            for row in self.rows
+            if self.competes(row) and len(row.to_target[target].values) == len(row.runs)
+        ]
+        return min((value for value in found if math.isfinite(value)), default=math.nan)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tables of runs.
+
+    Attributes:
+        sections: the tables.
+        targets: averages whose rounds were counted.
+        shared: what all runs have in common, in a line.
+        notes: what a reader must know to read the tables rightly.
+        paper: whether published figures were asked for.
+    """
+
+    sections: tuple[Section, ...]
+    targets: tuple[float, ...] = ()
+    shared: str = ""
+    notes: tuple[str, ...] = ()
+    paper: bool = False
+
+
+def compare(
+    runs: Sequence[Run],
+    *,
+    targets: Sequence[float] = (),
+    paper: bool = False,
+    sort: str = "",
+) -> Comparison:
+    """Gather runs that differ only by seed into rows, and rows into sections.
+
+    Args:
+        runs: the runs, in the order in which their rows shall stand.
+        targets: averages of the primary metric whose rounds are counted.
+        paper: whether to look for published figures.
+        sort: a measure to order the rows by, best first; or as given.
+
+    Raises:
+        ConfigError: if a target cannot be one of what the runs are measured by.
+    """
+    check_targets(runs, targets)
+    gathered = gather(runs)
+    settings = [each.settings for each in gathered]
+    varied = varied_keys(settings)
+    names = [each.name for each in gathered]
+    notes = [note for each in gathered for note in left_out_of_means(each)]
+    places: dict[str, list[Row]] = {}
+    for each in gathered:
+        published = published_for(each.runs[0]) if paper else None
+        notes += not_as_published(each.name, each.runs[0], published)
+        row = _row(each.name, each.runs, targets, published)
+        places.setdefault(each.title, []).append(row)
+    if sort:
+        places = {
+            title: best_first(rows[0].metric, [(row.measures[sort].mean, row) for row in rows])
+            for title, rows in places.items()
+        }
+    notes += unlike_metrics(gathered)
+    notes += unlike_settings(settings, varied, names)
+    notes += unlike_families(gathered)
+    if targets:
+        notes += unlike_evaluations(gathered)
+    if paper and not any(row.published for rows in places.values() for row in rows):
+        notes.append("no published figures are known for these settings")
+    if paper:
+        notes += without_published(gathered)
+    sections = tuple(Section(title, tuple(rows)) for title, rows in places.items())
+    return Comparison(
+        sections, tuple(targets), in_common(settings, varied), tuple(dict.fromkeys(notes)), paper
+    )
+
+
+def check_targets(runs: Sequence[Run], targets: Sequence[float]) -> None:
+    """Refuse targets that say nothing of what runs are measured by.
+
+    Raises:
+        ConfigError: if runs are measured by several metrics, or a share is not between 0 and 1.
+    """
+    metrics = list(dict.fromkeys(run.metric for run in runs))
+    if targets and len(metrics) > 1:
+        names = ", ".join(with_arrow(metric) for metric in metrics)
+        raise ConfigError(
+            f"target {targets[0]:g}: the runs are measured by {names}; compare them apart"
+        )
+    for target in targets:
+        if not math.isfinite(target):
+            raise ConfigError(f"target {target}: give a number")
+        if metrics[0].percent and not 0 < target < 1:
+            name = metrics[0].name
+            raise ConfigError(f"target {target:g}: give {name} between 0 and 1, as in 0.8")
+
+
+def _row(
+    name: str, runs: Sequence[Run], targets: Sequence[float], published: Published | None
+) -> Row:
+    measured = [run for run in runs if run.scores]
+    return Row(
+        name=name,
+        runs=tuple(runs),
+        finished=all(run.status == "finished" and bool(run.scores) for run in runs),
+        measures={
+            "worst": Spread(tuple(run.scores[0] for run in measured)),
+            "average": Spread(tuple(mean(run.scores) for run in measured)),
+            "best": Spread(tuple(run.metric.best(run.scores) for run in measured)),
+            "bytes": Spread(tuple(float(bytes_spent(run)) for run in runs)),
+            "macs": Spread(tuple(macs_spent(run, costs_of(run)) for run in runs)),
+        },
+        to_target={target: Spread(_rounds_to(runs, target)) for target in targets},
+        published=published,
+    )
+
+
+def _rounds_to(runs: Sequence[Run], target: float) -> tuple[float, ...]:
+    first = (
+        next((e.number for e in run.evaluated if run.metric.reached(mean(e.scores), target)), None)
+        for run in runs
+    )
+    return tuple(float(number) for number in first if number is not None)

@@ -1,0 +1,110 @@
+"""What a reader must know to read a comparison rightly: what is not the same, what is left out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nefl.report.reading.gathering import SECTIONS, WITHOUT_EFFECT, Gathered, say_setting
+from nefl.report.reading.published import ALIKE, PUBLISHED, Published
+from nefl.report.reading.runs import Run
+from nefl.report.reading.scores import with_arrow
+from nefl.wording import counted
+
+
+def left_out_of_means(each: Gathered) -> list[str]:
+    """Say which runs do not count, and which count although they are not finished."""
+    marked = [run for run in each.runs if run.status != "finished" or not run.scores]
+    notes = [f"{run.name}: {why}" for run, why in each.others]
+    return notes + [f"{run.name}: its row is marked *, {run.progress}" for run in marked]
+
+
+def unlike_metrics(gathered: Sequence[Gathered]) -> list[str]:
+    """Say that rows are measured by several metrics, so that nobody compares across them."""
+    holders: dict[str, list[str]] = {}
+    for each in gathered:
+        held = holders.setdefault(with_arrow(each.runs[0].metric), [])
+        if each.name not in held:
+            held.append(each.name)
+    if len(holders) < 2:
+        return []
+    told = "; ".join(f"{metric}: {', '.join(names)}" for metric, names in holders.items())
+    return [f"not measured by the same, so in tables of their own ({told})"]
+
+
+def unlike_settings(
+    settings: Sequence[Mapping[str, Any]], varied: Sequence[str], names: Sequence[str]
+) -> list[str]:
+    """Say in which further settings the rows differ, so that nobody takes them for equal."""
+    notes = []
+    for key in varied:
+        if key in (*SECTIONS, "model.method"):
+            continue
+        holders: dict[str, list[str]] = {}
+        for own, name in zip(settings, names, strict=True):
+            value = "none" if own.get(key) is None else str(own.get(key))
+            if name not in holders.setdefault(value, []):
+                holders[value].append(name)
+        most = max(holders, key=lambda value: len(holders[value]))
+        told = [f"{v} ({', '.join(who)})" for v, who in holders.items() if v != most]
+        notes.append(f"{key} is not the same for all: {'; '.join(told)}; {most} for the others")
+    return notes
+
+
+def unlike_families(gathered: Sequence[Gathered]) -> list[str]:
+    """Say that families have other numbers of submodels, where they have."""
+    sizes: dict[int, list[str]] = {}
+    for each in gathered:
+        count = len(each.runs[0].scores)
+        if count and each.name not in sizes.setdefault(count, []):
+            sizes[count].append(each.name)
+    if len(sizes) < 2:
+        return []
+    told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
+    note = f"numbers of submodels differ, so worst and average are not over the same ({told})"
+    return [f"{note}; the best is marked among the largest families"]
+
+
+def unlike_evaluations(gathered: Sequence[Gathered]) -> list[str]:
+    """Say that runs were not measured equally often, where they were not."""
+    found = {str(run.settings["server.evaluate_every"]) for each in gathered for run in each.runs}
+    if len(found) < 2:
+        return []
+    told = ", ".join(sorted(found, key=int))
+    return [f"runs were evaluated every {told} rounds: what was measured less often looks slower"]
+
+
+def not_as_published(name: str, run: Run, published: Published | None) -> list[str]:
+    """Say in what a run is not what its published figures are for."""
+    if published is None:
+        return []
+    told = [
+        f"{key}={run.settings.get(key)} instead of {value}"
+        for key, value in published.settings.items()
+        if not key.startswith((*WITHOUT_EFFECT, *ALIKE)) and value != run.settings.get(key)
+    ]
+    return [f"{name} is not as published: {', '.join(told)}"] if told else []
+
+
+def without_published(gathered: Sequence[Gathered]) -> list[str]:
+    """Say which rows have no published figures because they are measured by something else."""
+    others = [each.name for each in gathered if each.runs[0].metric.name != PUBLISHED]
+    if not others:
+        return []
+    told = ", ".join(dict.fromkeys(others))
+    return [f"published figures are of {PUBLISHED}; none stand beside {told}"]
+
+
+def in_common(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
+    """Return what all rows share, in a line."""
+    first = settings[0]
+    told = [
+        say_setting(k, first.get(k))
+        for k in ("model.name", "data.name", "partition")
+        if k not in varied
+    ]
+    if not {"clients.count", "clients.per_round"} & set(varied):
+        told.append(
+            f"{first['clients.per_round']} of {counted(first['clients.count'], 'client')} a round"
+        )
+    if "rounds" not in varied:
+        told.append(counted(first["rounds"], "round"))
+    return ", ".join(told)

@@ -1,0 +1,198 @@
+"""Seeds are gathered, sections found, and nothing unequal is set side by side in silence."""
+
+import math
+import statistics
+
+import pytest
+
+from nefl.report.reading.folders import read_runs
+from nefl.report.tables.comparison import Comparison, Row, compare
+from tests.report.conftest import MakeRun, round_line
+
+
+def rows_of(comparison: Comparison) -> dict[tuple[str, str], Row]:
+    return {(s.title, row.name): row for s in comparison.sections for row in s.rows}
+
+
+def test_runs_that_differ_by_seed_are_one_row(make_run: MakeRun) -> None:
+    finals = [0.5, 0.6, 0.8]
+    paths = [
+        make_run(f"s{seed}", [[0.1, 0.2], [final, 0.9]], settings={"seed": seed})
+        for seed, final in enumerate(finals)
+    ]
+    comparison = compare(read_runs(paths)[0])
+    (row,) = rows_of(comparison).values()
+    assert row.measures["worst"].mean == pytest.approx(statistics.mean(finals))
+    assert row.measures["worst"].spread == pytest.approx(statistics.stdev(finals))
+    assert row.measures["average"].values == pytest.approx([(f + 0.9) / 2 for f in finals])
+    assert row.measures["best"].mean == pytest.approx(0.9)
+    assert row.measures["bytes"].mean == 2 * 1900
+
+
+def test_one_seed_has_no_spread(make_run: MakeRun) -> None:
+    (row,) = rows_of(compare(read_runs([make_run("one", [[0.5]])])[0])).values()
+    assert math.isnan(row.measures["worst"].spread)
+
+
+def test_partitions_make_sections_and_methods_rows(make_run: MakeRun) -> None:
+    paths = [
+        make_run(
+            f"{method}-{kind}-{seed}",
+            [[0.1, 0.2]],
+            settings={"seed": seed, "model.method": method, "partition.kind": kind},
+        )
+        for kind in ("iid", "dirichlet")
+        for method in ("nefl-wd", "fjord")
+        for seed in (0, 1)
+    ]
+    comparison = compare(read_runs(paths)[0])
+    assert [section.title for section in comparison.sections] == ["iid", "dirichlet(0.5)"]
+    for section in comparison.sections:
+        assert [row.name for row in section.rows] == ["nefl-wd", "fjord"]
+        assert all(len(row.runs) == 2 for row in section.rows)
+    assert not comparison.notes
+
+
+def test_a_setting_that_tells_rows_apart_is_in_their_names_and_noted(make_run: MakeRun) -> None:
+    paths = [
+        make_run("short", [[0.1]], settings={"local.epochs": 1}),
+        make_run("long", [[0.1]], settings={"local.epochs": 5}),
+        make_run("other", [[0.1]], settings={"local.epochs": 5, "model.method": "fjord"}),
+    ]
+    comparison = compare(read_runs(paths)[0])
+    names = [row.name for section in comparison.sections for row in section.rows]
+    assert names == ["nefl-wd local.epochs=1", "nefl-wd local.epochs=5", "fjord"]
+    (note,) = comparison.notes
+    assert note.startswith("local.epochs is not the same for all: 1 (nefl-wd local.epochs=1)")
+
+
+def test_settings_without_effect_do_not_split_a_row(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a", [[0.1]], settings={"seed": 0, "engine.name": "serial", "about": "one"}),
+        make_run("b", [[0.1]], settings={"seed": 1, "partition.alpha": 0.1, "server.keep": 9}),
+    ]
+    assert len(rows_of(compare(read_runs(paths)[0]))) == 1
+
+
+def test_unfinished_runs_are_left_out_or_marked(make_run: MakeRun) -> None:
+    whole = make_run("whole", [[0.5], [0.6]], settings={"seed": 0})
+    part = make_run("part", [[0.9]], settings={"seed": 1, "rounds": 2})
+    alone = make_run("alone", [[0.99]], settings={"rounds": 2, "model.method": "fjord"})
+    comparison = compare(read_runs([whole, part, alone])[0])
+    rows = rows_of(comparison)
+    assert rows["", "nefl-wd"].measures["worst"].values == (0.6,)
+    assert not rows["", "fjord"].finished
+    assert comparison.sections[0].best("worst") == 0.6  # what is not finished cannot be the best
+    assert "part: left out of the means, unfinished, round 1 of 2" in comparison.notes
+
+
+def test_the_same_seed_twice_counts_once(make_run: MakeRun) -> None:
+    first = make_run("first", [[0.5]])
+    again = make_run("again", [[0.7]])
+    comparison = compare(read_runs([first, again])[0])
+    (row,) = rows_of(comparison).values()
+    assert [run.name for run in row.runs] == ["first"]
+    assert "again: left out, first is the same run (seed 0)" in comparison.notes
+
+
+def test_families_of_unequal_number_are_noted(make_run: MakeRun) -> None:
+    five = make_run("five", [[0.1] * 5])
+    one = make_run("one", [[0.4]], settings={"model.method": "fedavg"})
+    comparison = compare(read_runs([five, one])[0])
+    assert any("numbers of submodels differ" in note for note in comparison.notes)
+    assert comparison.sections[0].best("worst") == 0.1  # one model alone is no family's worst
+
+
+def test_rounds_to_a_target_count_the_runs_that_reach_it(make_run: MakeRun) -> None:
+    paths = [
+        make_run("fast", [[0.5], [0.6], [0.1]], settings={"seed": 0}),
+        make_run("slow", [[0.1], [0.2], [0.6]], settings={"seed": 1}),
+        make_run("never", [[0.1], [0.2], [0.3]], settings={"seed": 2}),
+    ]
+    comparison = compare(read_runs(paths)[0], targets=[0.55])
+    (row,) = rows_of(comparison).values()
+    assert row.to_target[0.55].values == (2, 3)
+    assert math.isnan(comparison.sections[0].fastest(0.55))
+
+
+def test_macs_are_three_forward_passes_for_each_example_and_epoch(make_run: MakeRun) -> None:
+    from nefl.report.reading.costs import costs_of
+
+    log = [round_line(1, [0.1] * 5, trained={"1": 2, "5": 1}, clients={"1": [0, 1], "5": [3]})]
+    path = make_run("one", log=log, settings={"local.epochs": 2})
+    runs, _ = read_runs([path])
+    price = [profile.macs_total for profile in costs_of(runs[0]).profiles]
+    (row,) = rows_of(compare(runs)).values()
+    # clients 0, 1 and 3 have 10, 20 and 40 examples
+    assert row.measures["macs"].mean == 3 * 2 * (price[0] * 30 + price[4] * 40)
+
+
+def test_published_figures_stand_beside_runs_like_them(make_run: MakeRun) -> None:
+    own = make_run("own", [[0.5, 0.6]], settings={"published.worst": 86.86})
+    like = make_run(
+        "like",
+        [[0.5, 0.6]],
+        settings={"model.name": "resnet18", "data.name": "cifar10", "clients.count": 100},
+    )
+    rows = [row for s in compare(read_runs([own, like])[0], paper=True).sections for row in s.rows]
+    assert [row.published.worst if row.published else None for row in rows] == pytest.approx(
+        [0.8686, 0.8686]
+    )
+    bare = compare(read_runs([make_run("bare", [[0.5]])])[0], paper=True)
+    assert bare.notes == ("no published figures are known for these settings",)
+
+
+def test_a_run_that_is_not_as_published_says_in_what(make_run: MakeRun) -> None:
+    like = {"model.name": "resnet18", "data.name": "cifar10"}
+    short = make_run("short", [[0.5] * 5], settings={"clients.count": 100, **like})
+    comparison = compare(read_runs([short])[0], paper=True)
+    (row,) = rows_of(comparison).values()
+    assert row.published
+    assert row.published.worst == pytest.approx(0.8686)
+    (note,) = [note for note in comparison.notes if "not as published" in note]
+    assert "rounds=1 instead of 500" in note
+    assert "seed" not in note
+    assert "engine" not in note
+
+
+def test_other_data_of_ones_own_is_another_row(make_run: MakeRun) -> None:
+    own = {"data.name": "arrays"}
+    paths = [
+        make_run("a", [[0.5]], settings={"seed": 0, "data.root": "/x/a.npz", **own}),
+        make_run("b", [[0.9]], settings={"seed": 1, "data.root": "/x/b.npz", **own}),
+    ]
+    comparison = compare(read_runs(paths)[0])
+    assert len(rows_of(comparison)) == 2
+    assert any(note.startswith("data.root is not the same for all") for note in comparison.notes)
+    known = [
+        make_run("c", [[0.5]], settings={"seed": 0, "data.root": "/here"}),
+        make_run("d", [[0.9]], settings={"seed": 1, "data.root": "/there"}),
+    ]
+    assert len(rows_of(compare(read_runs(known)[0]))) == 1
+
+
+def test_unequal_steps_between_evaluations_are_noted_beside_targets(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a", [[0.5]], settings={"seed": 0, "server.evaluate_every": 1}),
+        make_run("b", [[0.5]], settings={"seed": 1, "server.evaluate_every": 20}),
+    ]
+    runs = read_runs(paths)[0]
+    (note,) = compare(runs, targets=[0.4]).notes
+    assert "every 1, 20 rounds" in note
+    assert not compare(runs).notes
+
+
+def test_a_long_setting_does_not_fill_the_table(make_run: MakeRun) -> None:
+    about = {"memory": 1e9, "macs_per_second": 1e9, "bandwidth": 1e6}
+    devices = [{"name": f"phone {n}", **about} for n in range(20)]
+    paths = [
+        make_run(
+            name,
+            [[0.1]],
+            settings={"clients.capability": "devices", "clients.devices": devices[:count]},
+        )
+        for name, count in (("a", 20), ("b", 19))
+    ]
+    names = [row.name for row in rows_of(compare(read_runs(paths)[0])).values()]
+    assert max(map(len, names)) < 70
+    assert len(set(names)) == 2

@@ -1,0 +1,208 @@
+"""Tasks of every kind, from their data to a trained family."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nefl
+from nefl.artifacts.checkpoint import state_sha256
+from nefl.config_reading import config_from
+from nefl.nesting.signature import Signature
+from nefl.tasks.finding import load_task
+from nefl.tasks.task import rows_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def short(name: str, model: str, **options: Any) -> dict[str, Any]:
+    return {
+        "rounds": 2,
+        "model": {"name": model},
+        "data": {"name": name, "options": options},
+        "clients": {"count": 12, "per_round": 2},
+        "local": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
+        "engine": {"name": "serial", "device": "cpu"},
+    }
+
+
+TINY_TEXT = {"length": 16, "most": 6}
+KINDS = {
+    "table-classification": short("breast-cancer", "mlp"),
+    "table-regression": short("diabetes", "mlp"),
+    "series-classification": short("digit-strokes", "conv1d")
+    | {"clients": {"count": 20, "per_round": 2}},
+    "next-token": short("stdlib", "decoder_tiny", **TINY_TEXT),
+    "text-classification": short("stdlib-packages", "decoder_tiny", **TINY_TEXT),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_trains_alike_in_processes(kind: str, tmp_path: Path) -> None:
+    settings = KINDS[kind]
+    alone = nefl.train(settings, tmp_path / "alone")
+    workers = {"engine": {"name": "workers", "workers": 2, "device": "cpu"}}
+    together = nefl.train(settings | workers, tmp_path / "together")
+    assert alone.summary["state_sha256"] == together.summary["state_sha256"]
+    assert alone.summary["metrics"] == together.summary["metrics"]
+    run = nefl.read_run(alone.path)
+    assert run.facts is not None
+    assert run.facts.kind == kind
+    measured = nefl.evaluate(alone.path)
+    primary = alone.summary["metric"]
+    assert [e.values[primary] for e in measured] == list(alone.summary["metrics"][primary])
+    best = min if run.facts.metrics[0].better == "down" else max
+    assert alone.summary["best"] == best(alone.summary["metrics"][primary])
+
+
+def points(count: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 6))  # float64, as numpy makes it
+    return {"x": x, "y": (x[:, 0] * x[:, 1] > 0).astype(np.int8), "who": rng.integers(0, 5, count)}
+
+
+def in_memory(**changes: Any) -> nefl.Task:
+    parts: dict[str, Any] = {
+        "name": "quadrants",
+        "train": points(200, 0),
+        "test": points(60, 1),
+        "signature": Signature((6,), 2),
+        "inputs": "x",
+        "target": "y",
+        "loss": "cross-entropy",
+        "metrics": ("accuracy",),
+        "labels": "y",
+        "class_names": ("no", "yes"),
+        "owner": "who",
+    }
+    return nefl.Task(**parts | changes)
+
+
+def own(engine: str) -> dict[str, Any]:
+    return {
+        "rounds": 3,
+        "model": {"name": "mlp"},
+        "partition": {"kind": "owner"},
+        "clients": {"count": 5, "per_round": 3},
+        "engine": {"name": engine, "device": "cpu"},
+        "server": {"checkpoint_every": 1},
+    }
+
+
+def test_arrays_in_memory_train_in_workers_and_are_found_again(tmp_path: Path) -> None:
+    alone = nefl.train(own("serial"), tmp_path / "alone", task=in_memory())
+    together = nefl.train(own("workers"), tmp_path / "together", task=in_memory())
+    assert state_sha256(alone.state) == state_sha256(together.state)
+    assert nefl.evaluate(alone.path)[0].values["accuracy"] == alone.summary["worst"]
+    (tmp_path / "alone/checkpoints/round-000003.safetensors").unlink()
+    (tmp_path / "alone/summary.json").unlink()
+    again = nefl.resume(alone.path)
+    assert again.summary["state_sha256"] == alone.summary["state_sha256"]
+
+
+def twice(rows: Any, _generator: torch.Generator | None) -> torch.Tensor:
+    doubled: torch.Tensor = rows["x"].float() * 2
+    return doubled
+
+
+def test_functions_in_memory_stay_in_their_process(tmp_path: Path) -> None:
+    task = in_memory(inputs=twice)
+    with pytest.raises(nefl.ConfigError, match="which workers cannot be given"):
+        nefl.train(own("workers"), tmp_path / "workers", task=task)
+    done = nefl.train(own("auto"), tmp_path / "auto", task=task)
+    with pytest.raises(nefl.ConfigError, match="give it again"):
+        nefl.evaluate(done.path)
+    assert nefl.evaluate(done.path, task=task)[0].values["accuracy"] == done.summary["worst"]
+    with pytest.raises(nefl.RunError, match="data"):
+        nefl.resume(done.path, task=in_memory(inputs=twice, train=points(200, 9)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"inputs": "z"}, "inputs is column 'z'; there are x, y, who"),
+        ({"loss": "hinge"}, "loss 'hinge' is unknown"),
+        ({"metrics": ("accurate",)}, "metric 'accurate' is unknown"),
+        ({"metrics": ()}, "name a metric"),
+        ({"test": {"x": np.zeros((3, 6))}}, "train and test differ in columns"),
+        ({"train": {"x": np.zeros((3, 6)), "y": np.zeros(2), "who": np.zeros(3)}}, "rows"),
+    ],
+)
+def test_a_task_that_cannot_be_learned_says_why(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(nefl.NeflError, match=complaint):
+        in_memory(**changes)
+
+
+def test_metrics_of_a_run_and_a_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_metrics.py").write_text(
+        textwrap.dedent("""
+        import nefl, torch
+        def sums(outputs, target):
+            return torch.tensor([float((outputs.argmax(1) != target).sum()), len(target)])
+        errors = nefl.Metric("errors", "down", sums, lambda sums: sums[0])
+        """)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = KINDS["table-classification"] | {"metrics": ["own_metrics:errors", "f1", "top-5"]}
+    done = nefl.train(settings, tmp_path / "run")
+    assert done.summary["metric"] == "errors"
+    assert done.summary["best"] == min(done.summary["metrics"]["errors"])
+    assert set(done.summary["metrics"]) == {"errors", "f1", "top-5"}
+
+
+def test_numbers_are_measured_in_their_own_units(tmp_path: Path) -> None:
+    """A model that says the mean has the mean's error, in the units of the file."""
+    config = config_from(KINDS["table-regression"])
+    task = load_task(config)
+    rows = rows_of(task.test, np.arange(task.test_examples))
+    target = task.make_target(rows)
+    error = task.measured[0].value(task.measure(task.primary, torch.zeros(len(target), 1), target))
+    truth = np.asarray(task.test["target"], dtype=np.float64)
+    wanted = np.abs(truth - np.asarray(task.train["target"], dtype=np.float64).mean()).mean()
+    assert error == pytest.approx(wanted, rel=1e-5)
+    assert task.primary.name == "mae"
+
+
+@pytest.mark.parametrize("engine", ["serial", "workers"])
+def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Path) -> None:
+    script = textwrap.dedent(f"""
+        import sys; sys.path.insert(0, {str(EXAMPLES)!r})
+        import nefl
+        settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 6,
+            "clients": {{"count": 10, "per_round": 4}}, "local": {{"learning_rate": 0.02}},
+            "server": {{"checkpoint_every": 1}},
+            "engine": {{"name": {engine!r}, "device": "cpu"}}}}
+        run = sys.argv[1]
+        if sys.argv[2] == "train":
+            nefl.train(settings, run)
+        else:
+            print(nefl.resume(run).summary["state_sha256"])
+        """)
+
+    def start(run: str, what: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", script, str(tmp_path / run), what]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    killed = start("killed", "train")
+    first = tmp_path / "killed/checkpoints/round-000002.safetensors"
+    end = time.monotonic() + 120
+    while not first.exists() and killed.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    sums = []
+    for run in ("killed", "whole"):
+        if run == "whole":
+            assert start(run, "train").wait(180) == 0
+        done = start(run, "resume")
+        sums.append(done.communicate(timeout=180)[0])
+        assert done.returncode == 0
+    assert sums[0] == sums[1] != ""
