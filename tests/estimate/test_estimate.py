@@ -9,7 +9,7 @@ import torch
 
 import nefl
 from nefl.config import ModelConfig, RunConfig
-from nefl.config_reading import config_from
+from nefl.config_reading import config_from, with_settings
 from nefl.data import partition_clients
 from nefl.errors import ConfigError, DataError, NeflError
 from nefl.estimate import check_run, estimate_run, timing
@@ -18,7 +18,9 @@ from nefl.estimate.timing import StepTime, measure_steps
 from nefl.methods import family_of
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.profile import PASSES, profile_family
+from nefl.nesting.sets import memory_layout
 from nefl.recipes import load_recipe, recipe_names
+from nefl.setting import prepare
 
 MODELS = sorted({load_recipe(name).model.name for name in recipe_names()})
 
@@ -210,3 +212,14 @@ def test_a_machine_that_is_too_small(run: RunConfig, monkeypatch: pytest.MonkeyP
 def test_a_user_cannot_give_a_root_where_none_belongs() -> None:
     with pytest.raises(ConfigError, match="reads no files"):
         check_run(config_from({"data": {"name": "digits", "root": "x"}}))
+
+
+def test_the_servers_memory_includes_its_steps(quick: dict[str, Any]) -> None:
+    plain = estimate_run(config_from(quick), timed=False)
+    for name, sets in (("momentum", 1), ("yogi", 2)):
+        given = config_from(with_settings(quick, {"server.step.name": name}))
+        cost = estimate_run(given, timed=False)
+        layout = memory_layout(prepare(given).family, ["a set"])
+        more = 2 * sets * sum(info.nbytes for info in layout.values())
+        assert cost.server_memory == plain.server_memory + more
+        assert cost.memory_here == plain.memory_here + more
