@@ -42,6 +42,14 @@ class Broken(Objective):
     def after(self, local):
         return local.memory["nothing"]
 broken = Method("both", objective=Broken())
+
+class Asking(Objective):
+    receives = ("control",)
+asking = Method("both", objective=Asking())
+
+class Odd(Objective):
+    keeps = ("Some/thing",)
+odd = Method("both", objective=Odd())
 """
 
 
@@ -172,6 +180,21 @@ def test_what_is_no_method_is_refused_by_name(
 def test_a_method_is_tried_out_before_a_run(quick: dict[str, Any]) -> None:
     with pytest.raises(OwnCodeError, match=r"own_pull:broken: a step of submodel 1 .*KeyError"):
         prepare(config_from(settings(quick, "own_pull:broken")))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("asking", "receives control, and the server's step keeps nothing"),
+        ("odd", r"its objective: keeps is \('Some/thing',\)"),
+    ],
+)
+def test_sets_that_cannot_be_are_refused_before_a_run(
+    quick: dict[str, Any], method: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        prepare(config_from(settings(quick, f"own_pull:{method}")))
 
 
 def test_the_table_is_for_reading() -> None:
