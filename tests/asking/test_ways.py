@@ -258,12 +258,17 @@ def _bomb() -> bytes:
         b"[[1e999, 0, 0], [0, 0, 0]]", b"[[NaN, 0, 0], [0, 0, 0]]", npy(np.zeros((2, 4))),
         npy(np.zeros((2, 3)))[:-1], npy(np.zeros((2, 3))).replace(b"(2, 3)", b"(2, 9)"),
         npy(np.array([["a"]])), npz(a=np.zeros(3), b=np.zeros(3)), npz(x=np.zeros((2, 3)))[:60],
-        npy(np.zeros((0, 2, 3))), b"\x93NUMPY\x03\x00", _bomb(),
+        npy(np.zeros((0, 2, 3))), b"\x93NUMPY\x03\x00",
     ],
 )  # fmt: skip
 def test_arrays_that_are_none_are_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="it"):
         ask(way_of(ARRAYS), data, lambda x: x)
+
+
+def test_a_bomb_is_not_unpacked_to_its_end() -> None:
+    with pytest.raises(DataError, match="it, unpacked,: has more than 64 MiB"):
+        ask(way_of(ARRAYS), _bomb(), lambda x: x)
 
 
 def test_nothing_is_unpickled() -> None:
