@@ -138,7 +138,8 @@ def test_a_mismatch_is_an_error_and_leaves_no_file(
     digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nefl.export.export.predict_batches", lambda m, x: predict_batches(_Shifted(m), x)
+        "nefl.export.export.predict_batches",
+        lambda m, x: predict_batches(_Shifted(m) if isinstance(m, nn.Module) else m, x),
     )
     out = tmp_path / "m"
     out.write_bytes(b"old")
