@@ -13,6 +13,7 @@ RANK = {
     "files": 1,
     "parsing": 0,
     "seeds": 0,
+    "measured": 0,
     "wording": 0,
     "extras": 1,
     "own_code": 1,
@@ -29,6 +30,7 @@ RANK = {
     "data": 3,
     "schedule": 3,
     "recipes": 3,
+    "tasks": 4,
     "server": 5,
     "client": 5,
     "methods": 6,
@@ -49,7 +51,16 @@ RANK = {
     "__init__": 12,
     "__main__": 13,
 }
-ARTIFACTS_SEE = {"errors", "files", "parsing", "state", "config", "config_reading", "nesting"}
+ARTIFACTS_SEE = {
+    "errors",
+    "files",
+    "parsing",
+    "measured",
+    "state",
+    "config",
+    "config_reading",
+    "nesting",
+}
 
 
 def part_of(module: str) -> str:

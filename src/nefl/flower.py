@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from nefl import training
-from nefl.artifacts.runfolder import CONFIG, RunFolder
+from nefl.artifacts.notes import CONFIG
+from nefl.artifacts.runfolder import RunFolder
 from nefl.engines.flower.client import nested_client
 from nefl.engines.flower.engine import FlowerEngine
 from nefl.engines.flower.link import Link
@@ -19,10 +20,9 @@ from nefl.engines.flower.site_client import partition_sha256, site_client
 from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
-from nefl.nesting.profile import profile_family
 from nefl.references import remember_code
 from nefl.rounds import Engine
-from nefl.setting import Setting, optimiser_copies
+from nefl.setting import Setting
 
 __all__ = [
     "NestedStrategy",
@@ -78,9 +78,7 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
     def connect(setting: Setting, folder: RunFolder) -> tuple[Setting, Engine]:
         config, family = setting.config, setting.family
         flower = config.engine.flower
-        copies = optimiser_copies(config.local)
-        profiles = profile_family(family, setting.task.signature, config.local.batch_size, copies)
-        run = describe_run(setting)
+        profiles, run = setting.profiles(), describe_run(setting)
         sizes = [int(size) for size in setting.partition.sizes]
         left_out = setting.plan.cohort.left_out
         terms = Terms(config, len(family), profiles, sizes, run, left_out)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from nefl.config import ModelConfig
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, unknown_name
 from nefl.losses import LossName
 from nefl.models.design import Norm
 from nefl.models.families import (
@@ -19,7 +19,7 @@ from nefl.models.families import (
     find_submodels,
 )
 from nefl.models.ordered_dropout import OrderedDropoutBuilder
-from nefl.models.table import ModelBuilder, unknown_name
+from nefl.models.table import ModelBuilder
 from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, Family

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
+from nefl.measured import MeasuredBy
 from nefl.methods import capability_levels, family_of, find_method
 from nefl.models.pretrained import start_from, weights_checksum
-from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
@@ -32,7 +35,7 @@ from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
 from nefl.server.steps import find_step
-from nefl.state import MeasuredBy, ServerState
+from nefl.state import ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
 from nefl.tasks.given import GIVEN, describe, keep_given
@@ -149,7 +152,6 @@ class Setting:
     def facts(self) -> Facts:
         """Return what the run's folder shall say of its data, for reports."""
         task, clients = self.task, self.partition.clients
-        own = is_reference(self.config.model.name)
         counts: list[list[int]] = []
         labels = task.train_labels()
         if labels is not None and clients * task.classes <= MAX_COUNTS:
@@ -162,13 +164,12 @@ class Setting:
             train_examples=len(self.partition.indices),
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
-            submodels=tuple(self._profiles()) if own else (),
+            submodels=self.profiles(),
         )
 
-    def _profiles(self) -> list[SubmodelProfile]:
-        local = self.config.local
-        copies = optimiser_copies(local)
-        return profile_family(self.family, self.task.signature, local.batch_size, copies)
+    def profiles(self) -> tuple[SubmodelProfile, ...]:
+        """Return what each submodel costs."""
+        return price_submodels(self.config, self.family, self.task.signature)
 
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""
@@ -237,11 +238,9 @@ def arrange(config: RunConfig, task: Task) -> Setting:
 def _plan(config: RunConfig, family: Family, partition: Partition, signature: Signature) -> Plan:
     fleet = None
     if config.clients.capability == "devices":
-        local = config.local
-        copies = optimiser_copies(local)
-        profiles = profile_family(family, signature, local.batch_size, copies)
+        profiles = price_submodels(config, family, signature)
         sizes = partition.sizes
-        fleet = Fleet(config.clients, profiles, local.epochs, sizes, config.seed)
+        fleet = Fleet(config.clients, profiles, config.local.epochs, sizes, config.seed)
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
@@ -261,6 +260,28 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
         return pick_memory_format(asked, family, submodel, device)
 
     try_out(config.model, family, task, inputs, task.make_target(rows), layout)
+
+
+def price_submodels(
+    config: RunConfig, family: Family, signature: Signature
+) -> tuple[SubmodelProfile, ...]:
+    """Return what each submodel of a run costs to train as the run trains it.
+
+    Raises:
+        ConfigError: if the model cannot take inputs of that shape.
+    """
+    local = config.local
+    asked = signature, local.batch_size, optimiser_copies(local)
+    if is_reference(config.model.name):  # a builder of the user's own may have no hash
+        return tuple(profile_family(family, *asked))
+    return _priced(family, *asked)
+
+
+@lru_cache(maxsize=64)
+def _priced(
+    family: Family, signature: Signature, batch_size: int, copies: int
+) -> tuple[SubmodelProfile, ...]:
+    return tuple(profile_family(family, signature, batch_size, copies))
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.elastic.budget import parse_budget
 from nefl.elastic.inputs import read_picture

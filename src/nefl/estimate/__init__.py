@@ -8,8 +8,6 @@ from nefl.config import RunConfig
 from nefl.estimate.checking import check_run
 from nefl.estimate.cost import RunCost, SubmodelCost, cost_of
 from nefl.estimate.timing import measure_steps
-from nefl.nesting.profile import profile_family
-from nefl.setting import optimiser_copies
 
 __all__ = ["RunCost", "SubmodelCost", "check_run", "estimate_run"]
 
@@ -26,8 +24,6 @@ def estimate_run(config: RunConfig, *, timed: bool = True) -> RunCost:
         NeflError: if the run could never start as it is.
     """
     setting, notes = check_run(config)
-    local = config.local
-    copies = optimiser_copies(local)
-    profiles = profile_family(setting.family, setting.task.signature, local.batch_size, copies)
+    profiles = setting.profiles()
     times = measure_steps(setting, profiles) if timed else None
     return cost_of(setting, profiles, notes, times)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nefl.artifacts.card import Card, SubmodelCard
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
-from nefl.artifacts.runfolder import stored_config
+from nefl.artifacts.notes import stored_config
 from nefl.engines.site import Site
 from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract

@@ -5,7 +5,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.elastic.budget import Budget, parse_budget
 from nefl.errors import ConfigError, DataError, RunError
 from nefl.serving.lanes import Lane

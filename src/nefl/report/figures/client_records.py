@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nefl.artifacts.runfolder import PARTITION
+from nefl.artifacts.notes import PARTITION
 from nefl.config import RunConfig
 from nefl.data.partition import Partition
 from nefl.errors import NeflError
