@@ -17,11 +17,12 @@ import nefl
 from nefl.artifacts.card import Card, SubmodelCard
 from nefl.elastic.file import TrainedFamily, save_family
 from nefl.elastic.model import measure_latency
-from nefl.models.images import SMALL_IMAGES
+from nefl.measured import MeasuredBy
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
+from nefl.nesting.signature import Signature
 
-SHAPE = (3, 32, 32)
+SIGNATURE = Signature((3, 32, 32), 10)
 SWITCHES = 20_000
 
 
@@ -32,21 +33,20 @@ def make_file(model: str, method: str, path: Path) -> TrainedFamily:
             k,
             spec,
             count_params(family.meta_module(k)),
-            count_macs(family.meta_module(k), SMALL_IMAGES)[1],
-            inference_memory(family.meta_module(k), SMALL_IMAGES),
+            count_macs(family.meta_module(k), SIGNATURE)[1],
+            inference_memory(family.meta_module(k), SIGNATURE),
         )
         for k, spec in enumerate(family.specs, start=1)
     )
-    names = tuple(map(str, range(10)))
-    mean, std = (0.5,) * 3, (0.25,) * 3
-    card = Card(model, method, "none", 0, names, SHAPE, SHAPE, mean, std, submodels)
+    metrics = (MeasuredBy("accuracy", "up", percent=True),)
+    card = Card(model, method, "none", 0, "none", SIGNATURE, metrics, submodels)
     trained = TrainedFamily(card, family, family.initial_state(0))
     save_family(path, trained)
     return trained
 
 
 def check(trained: TrainedFamily, loaded: TrainedFamily) -> None:
-    inputs = torch.randn(2, *SHAPE)
+    inputs = SIGNATURE.noise(2)
     for k in range(1, len(trained) + 1):
         plain = trained.family.build(trained.family.specs[k - 1]).eval()
         plain.load_state_dict(nefl.extract(trained.state, trained.family, k))
@@ -89,7 +89,7 @@ def times_of(elastic: nefl.ElasticModel) -> list[str]:
 
 
 def latency(model: torch.nn.Module) -> float:
-    inputs = torch.zeros(1, *SHAPE)
+    inputs = SIGNATURE.example(1)
     return 1e3 * measure_latency(lambda: model(inputs), 40)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from nefl import TrainTask
-from nefl.client import make_optimiser
+from nefl.client.optimiser import make_optimiser
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
 from nefl.engines.tuning import tune_process

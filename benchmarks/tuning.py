@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from nefl import make_family
-from nefl.client import make_optimiser
+from nefl.client.optimiser import make_optimiser
 from nefl.config import LocalConfig
 from nefl.engines.tuning import tune_process
 

@@ -17,7 +17,7 @@ import matplotlib as mpl
 import torch
 
 import nefl
-from nefl.elastic.inputs import input_transform
+from nefl.asking.pictures import input_transform
 
 REQUESTS, WINDOW = 300, 25
 

@@ -99,4 +99,63 @@ def elastic_file(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     import nefl
 
     out = tmp_path_factory.mktemp("files") / "digits.safetensors"
-    return nefl.export_family(digits_run, out, images=100).path
+    return nefl.export_family(digits_run, out, examples=100).path
+
+
+TASK_RUNS: dict[str, dict[str, Any]] = {
+    "next-token": {
+        "model": {"name": "decoder_tiny"}, "data": {"name": "text", "options": {"length": 16}},
+    },
+    "text-classification": {
+        "model": {"name": "decoder_tiny"},
+        "data": {"name": "json-lines", "options": {"length": 16}},
+    },
+    "table-classification": {"model": {"name": "mlp"}, "data": {"name": "breast-cancer"}},
+    "table-regression": {"model": {"name": "mlp"}, "data": {"name": "diabetes"}},
+    "series-classification": {
+        "model": {"name": "conv1d"}, "data": {"name": "digit-strokes", "train": 200, "test": 50},
+    },
+}  # fmt: skip
+
+
+class _TaskRuns(dict[str, Path]):
+    """Finished runs by kind of task, trained when they are first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, kind: str) -> Path:
+        import nefl
+
+        settings_ = {
+            "rounds": 1,
+            "clients": {"count": 4, "per_round": 2},
+            "local": {"epochs": 1, "batch_size": 16, "learning_rate": 0.005},
+            "server": {"evaluate_every": 1, "checkpoint_every": 1},
+            "engine": {"name": "serial", "device": "cpu"},
+            **TASK_RUNS[kind],
+        }
+        model = {"method": "nefl-wd", "ratios": [0.3, 1.0], **settings_["model"]}
+        data = dict(settings_["data"])
+        if data["name"] == "text":
+            data["root"] = str(self._folder / "words.txt")
+            words = [f"the {a} sees the {b}" for a in ("cat", "dog") for b in ("tree", "river")]
+            Path(data["root"]).write_text("\n".join(words * 10))
+        if data["name"] == "json-lines":
+            data["root"] = str(self._folder / "words.jsonl")
+            lines = [
+                f'{{"text": "it is {w} {n}", "label": "{w}"}}'
+                for n in range(40)
+                for w in ("so", "not so")
+            ]
+            Path(data["root"]).write_text("\n".join(lines))
+        made = nefl.train({**settings_, "model": model, "data": data}, self._folder / kind)
+        self[kind] = made.path
+        return made.path
+
+
+@pytest.fixture(scope="session")
+def task_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Finished runs by kind of task, to export from; do not change them."""
+    return _TaskRuns(tmp_path_factory.mktemp("tasks"))

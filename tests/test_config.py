@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from nefl.client.schedule import learning_rate
 from nefl.config import RunConfig, ScheduleConfig
 from nefl.config_reading import config_from, parse_setting, read_config, with_settings
 from nefl.errors import ConfigError
-from nefl.schedule import learning_rate
 
 
 def test_defaults_are_the_papers_protocol() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import nefl
-from nefl.artifacts.notes import read_log
+from nefl.artifacts.notes import read_log, stored_config
 from nefl.config_reading import config_from, with_settings
 from nefl.elastic.adopt import cut, norm_statistics
 from nefl.engines.serial import SerialEngine
@@ -57,7 +57,7 @@ def test_other_submodels_are_cut_and_their_norms_recalibrated(
         for e in SerialEngine(setting.site(), setting.family).evaluate(state, range(1, 4))
     ]
     # As good as it was, and better than chance where a submodel is new: no round was trained.
-    trained = json.loads((digits_run / "summary.json").read_text())["accuracy"]
+    trained = json.loads((digits_run / "summary.json").read_text())["metrics"]["accuracy"]
     assert accuracy[2] > trained[4] - 0.1
     assert accuracy[1] > 0.15
     small = setting.family.build(setting.family.specs[0])
@@ -128,3 +128,47 @@ def test_what_has_no_corner_there_is_named(
         first_state(setting_of(quick, model__start=str(digits_run), model__name="resnet20"))
     with pytest.raises(ConfigError, match="neither a run's folder nor an elastic file"):
         first_state(setting_of(quick, model__start=str(tmp_path / "no")))
+
+
+def test_every_task_goes_on_where_it_was(task_runs: dict[str, Path]) -> None:
+    for kind in ("next-token", "table-regression", "series-classification"):
+        run = task_runs[kind]
+        setting = setting_of(stored_config(run).to_dict(), model__start=str(run))
+        found = first_state(setting)
+        assert found.source is not None
+        assert found.source["fresh"] == [], kind
+        old = open_run(task_runs[kind]).state
+        for name, tensor in old.shared.items():
+            assert torch.equal(found.state.shared[name], tensor), (kind, name)
+
+
+def test_a_classifier_of_texts_starts_from_a_completer(task_runs: dict[str, Path]) -> None:
+    """It has a token more, the padding, and other outputs: those rows alone are fresh."""
+    values = stored_config(task_runs["text-classification"]).to_dict()
+    setting = setting_of(values, model__start=str(task_runs["next-token"]))
+    found = first_state(setting)
+    old = open_run(task_runs["next-token"]).state.shared
+    fresh = setting.initial_state().shared
+    tokens = found.state.shared["model.embed_tokens.weight"]
+    assert torch.equal(tokens[:256], old["model.embed_tokens.weight"])
+    assert torch.equal(tokens[256:], fresh["model.embed_tokens.weight"][256:])
+    assert torch.equal(found.state.shared["lm_head.weight"], fresh["lm_head.weight"])
+    assert found.source is not None
+    assert found.source["fresh"] == ["lm_head.weight", "model.embed_tokens.weight"]
+
+
+def test_inputs_that_mean_something_else_are_refused(
+    task_runs: dict[str, Path], digits_run: Path, tmp_path: Path
+) -> None:
+    diabetes = stored_config(task_runs["table-regression"]).to_dict()
+    for start in (task_runs["table-classification"], digits_run, task_runs["next-token"]):
+        with pytest.raises(ConfigError, match="model.start: what it names"):
+            first_state(setting_of(diabetes, model__start=str(start)))
+    # As many columns, in another order.
+    names = ["sex", "age", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
+    for start in (task_runs["table-regression"], tmp_path / "e"):
+        if start.name == "e":
+            nefl.export_family(task_runs["table-regression"], start, examples=10)
+        turned = setting_of(diabetes, model__start=str(start), data__options={"features": names})
+        with pytest.raises(ConfigError, match="same columns in the same order"):
+            first_state(turned)

@@ -90,7 +90,7 @@ def test_memory_is_not_exported_and_not_started_from(quick: dict[str, Any], tmp_
     settings = with_settings(quick, {"rounds": 1, "server.step.name": "adam"})
     run = nefl.train(settings, tmp_path / "run")
     assert sets_of(run.state.memory) == ("momentum", "variance")
-    nefl.export_family(run.path, tmp_path / "family.safetensors", images=20)
+    nefl.export_family(run.path, tmp_path / "family.safetensors", examples=20)
     _, tensors = read_tensors(tmp_path / "family.safetensors")
     assert not [name for name in tensors if name.startswith("memory/")]
     for start in (run.path, tmp_path / "family.safetensors"):

@@ -55,7 +55,7 @@ def _material() -> tuple[Path, Path]:
         "engine": {"name": "serial", "device": "cpu"},
     }
     run = nefl.train(settings, folder / "run").path
-    return run, nefl.export_family(run, folder / "family.safetensors", images=50).path
+    return run, nefl.export_family(run, folder / "family.safetensors", examples=50).path
 
 
 class Server:

@@ -64,12 +64,12 @@ def readers(folder: Path) -> dict[str, Reader]:
     from nefl.artifacts.notes import stored_config
     from nefl.artifacts.older import ACCURACY
     from nefl.artifacts.summary import averages, summarise
+    from nefl.asking.pictures import decode_picture
     from nefl.config_reading import config_from, read_config
     from nefl.data import cifar, idx, images, own, parquet, svhn
     from nefl.data.arrays import check_decoded
     from nefl.data.catalog import DATASETS
     from nefl.data.partition import Partition, partition_clients
-    from nefl.elastic.inputs import decode_picture
     from nefl.engines.flower.registry import read_registry
     from nefl.export.formats import open_model
     from nefl.models.pretrained import fit_weights, read_weights
@@ -79,7 +79,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     for module in RUNTIMES:
         importlib.import_module(module)
     trained = nefl.load(folder / "elastic" / "file.safetensors")
-    family, card = trained.family, trained.card
+    family = trained.family
     run_state = load_state(folder / "checkpoint" / "file", family)
 
     def as_run(path: Path) -> None:
@@ -90,7 +90,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         check_unchanged(path.parent, {"model": family.fingerprint})
 
     def picture(path: Path) -> None:
-        decode_picture(path.read_bytes(), str(path), card)
+        decode_picture(path.read_bytes(), str(path), (1, 8, 8))
         images.decode_images([(str(path), path.read_bytes())], 1, None)
 
     def weights(path: Path) -> None:

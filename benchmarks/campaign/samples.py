@@ -31,9 +31,9 @@ def make_samples(folder: Path, formats: tuple[str, ...] = tuple(FORMATS)) -> Non
     run = nefl.train(SETTINGS, folder / "run").path
     for name in formats:
         out = _place(folder, name) / f"file{FORMATS[name].suffix}"
-        nefl.export_submodel(run, out, submodel=1, format_name=name, images=20, measure=False)
+        nefl.export_submodel(run, out, submodel=1, format_name=name, examples=20, measure=False)
     elastic = _place(folder, "elastic") / "file.safetensors"
-    nefl.export_family(run, elastic, images=20)
+    nefl.export_family(run, elastic, examples=20)
     shutil.copy(next((run / "checkpoints").glob("round-*")), _place(folder, "checkpoint") / "file")
     for name in RUN_FILES:
         shutil.copytree(run, folder / name)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nefl.client.objective import Local, Objective
     from nefl.config import RunConfig
     from nefl.elastic.adopt import cut
     from nefl.elastic.budget import Budget, parse_budget
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     )
     from nefl.export.export import export_family, export_submodel
     from nefl.export.formats import open_model
-    from nefl.methods import METHODS, make_family
+    from nefl.methods import METHODS, Method, make_family
     from nefl.nesting.corners import extract, scatter
     from nefl.nesting.modules import Exit, StepSize
     from nefl.nesting.signature import Signature
@@ -54,9 +55,12 @@ __all__ = [
     "Evaluation",
     "Exit",
     "Family",
+    "Local",
+    "Method",
     "Metric",
     "NeflError",
     "NestingError",
+    "Objective",
     "Observer",
     "OwnCodeError",
     "RoundReport",
@@ -106,9 +110,12 @@ _HOMES = {
     "Evaluation": "nefl.state",
     "Exit": "nefl.nesting.modules",
     "Family": "nefl.nesting.spec",
+    "Local": "nefl.client.objective",
     "METHODS": "nefl.methods",
+    "Method": "nefl.methods",
     "NeflError": "nefl.errors",
     "NestingError": "nefl.errors",
+    "Objective": "nefl.client.objective",
     "Observer": "nefl.rounds",
     "OwnCodeError": "nefl.errors",
     "RoundReport": "nefl.rounds",

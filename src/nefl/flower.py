@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from nefl import training
+from nefl.artifacts.kept import oldest_round
 from nefl.artifacts.notes import CONFIG
 from nefl.artifacts.runfolder import RunFolder
 from nefl.engines.flower.client import nested_client
@@ -20,6 +21,7 @@ from nefl.engines.flower.site_client import partition_sha256, site_client
 from nefl.engines.flower.standing import Terms
 from nefl.engines.flower.strategy import NestedStrategy
 from nefl.engines.serial import SerialEngine
+from nefl.methods import method_of
 from nefl.references import remember_code
 from nefl.rounds import Engine
 from nefl.setting import Setting
@@ -78,7 +80,8 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
     def connect(setting: Setting, folder: RunFolder) -> tuple[Setting, Engine]:
         config, family = setting.config, setting.family
         flower = config.engine.flower
-        profiles, run = setting.profiles(), describe_run(setting)
+        profiles = setting.profiles()
+        run = describe_run(setting)
         sizes = [int(size) for size in setting.partition.sizes]
         left_out = setting.plan.cohort.left_out
         terms = Terms(config, len(family), profiles, sizes, run, left_out)
@@ -92,11 +95,29 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         mailbox = Mailbox(grid)
         roster = NodeRoster(mailbox, registry, terms, folder.log)
         needs = [profile.train_memory_bytes for profile in profiles]
-        link = Link(mailbox, roster, family, flower, folder.log, run, needs)
+        plan = setting.plan
+        if method_of(config.model).objective.keeps and oldest_round(folder.path):
+            folder.log(
+                "memory",
+                reason="clients keep their memory in their node's context, as long as a Flower "
+                "run lasts; in another one they begin with none",
+            )
+        link = Link(
+            mailbox,
+            roster,
+            family,
+            flower,
+            folder.log,
+            run,
+            needs,
+            plan.receives,
+            plan.sends,
+            oldest=lambda: oldest_round(folder.path),
+        )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)
         return (
-            replace(setting, plan=replace(setting.plan, cohort=cohort)),
+            replace(setting, plan=replace(plan, cohort=cohort)),
             FlowerEngine(link, here),
         )
 

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,24 @@ def import_function(reference: str) -> Callable[..., Any]:
     Raises:
         ConfigError: if there is no such function, or its module fails while it is imported.
     """
+    function = import_thing(reference)
+    if not callable(function):
+        raise ConfigError(f"{reference}: is {type(function).__name__}, not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def import_thing(reference: str) -> Any:
+    """Import `package.module:thing`, whatever it is.
+
+    Raises:
+        ConfigError: if there is no such thing, or its module fails while it is imported.
+    """
     module, _, name = reference.partition(":")
     _look_here_too()
     try:
         with own_code(f"{reference}: importing {module}"):
             found = importlib.import_module(module)
-        function = getattr(found, name)
+        return attrgetter(name)(found)
     except (OwnCodeError, AttributeError) as error:
         if isinstance(error, OwnCodeError) and not _is_absent(module, error.__cause__):
             raise
@@ -65,9 +78,6 @@ def import_function(reference: str) -> Callable[..., Any]:
             "package.module:function, and see that the package is installed or in the current "
             "folder"
         ) from error
-    if not callable(function):
-        raise ConfigError(f"{reference}: is {type(function).__name__}, not a function")
-    return function  # type: ignore[no-any-return]
 
 
 def _is_absent(module: str, error: BaseException | None) -> bool:

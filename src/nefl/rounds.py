@@ -8,6 +8,7 @@ from typing import Protocol
 from nefl.config import RunConfig
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
+from nefl.nesting.sets import travel_layout
 from nefl.nesting.spec import Family
 from nefl.server.check import not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
@@ -46,6 +47,7 @@ class Plan:
         rolling: whether each round shifts which channels come first.
         dealt: how many examples the server dealt each client.
         step: what the server makes of a round's average; the average itself if left out.
+        receives: the sets of the step's memory that clients receive beside the weights.
         sends: the sets of tensors that clients send beside their weights.
     """
 
@@ -55,6 +57,7 @@ class Plan:
     rolling: bool = False
     dealt: Sequence[int] = ()
     step: ServerStep | None = None
+    receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
 
 
@@ -204,8 +207,8 @@ def run_round(
         seconds=monotonic() - started,
         trained=trained,
         loss=sum(losses) / len(losses) if losses else float("nan"),
-        bytes_down=sum(payload_bytes(plan.family, task.submodel) for task in tasks),
-        bytes_up=sum(n * payload_bytes(plan.family, k) for k, n in trained.items()),
+        bytes_down=sum(travel_bytes(plan.family, t.submodel, plan.receives) for t in tasks),
+        bytes_up=sum(n * travel_bytes(plan.family, k, plan.sends) for k, n in trained.items()),
         failures=tuple(failures),
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
@@ -224,9 +227,9 @@ def _counted(
         yield result
 
 
-def payload_bytes(family: Family, submodel: int) -> int:
-    """Return the bytes of a submodel's weights."""
-    return sum(info.nbytes for info in family.layout(submodel).values())
+def travel_bytes(family: Family, submodel: int, sets: Sequence[str]) -> int:
+    """Return the bytes of a submodel's weights and of the sets that travel with them."""
+    return sum(info.nbytes for info in travel_layout(family, submodel, sets).values())
 
 
 def run_training(

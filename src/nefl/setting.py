@@ -13,16 +13,24 @@ import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import CODE, SETTINGS
+from nefl.asking.ways import card_facts
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
 from nefl.data.sources import content_digest
+from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
-from nefl.methods import capability_levels, family_of, find_method
+from nefl.methods import (
+    capability_levels,
+    check_sets,
+    family_of,
+    method_of,
+    method_reference,
+)
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
@@ -30,7 +38,7 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
-from nefl.rounds import Engine, Plan
+from nefl.rounds import Engine, Plan, travel_bytes
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -40,7 +48,7 @@ from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
 from nefl.tasks.given import GIVEN, describe, keep_given
 from nefl.tasks.task import Task, rows_of
-from nefl.tryout import EXAMPLES, try_out
+from nefl.tryout import EXAMPLES, try_method_out, try_out
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -83,15 +91,16 @@ class Setting:
         """Return the engine that the configuration asks for.
 
         Args:
-            partition: the file that the partition was saved to.
+            partition: the file in the run's folder that the partition was saved to.
 
         Raises:
             ConfigError: if that engine cannot be had.
         """
         workers = count_workers(self.config.engine, self.config.clients.per_round)
+        memories = MemoryFiles(partition.parent)
         alone = self.config.task == GIVEN and describe(self.task) is None
         if not workers or (alone and self.config.engine.name == "auto"):
-            return SerialEngine(self.site(), self.family)
+            return SerialEngine(self.site(), self.family, memories)
         if alone:
             raise ConfigError(
                 f"task {self.task.name}: has functions of its own, which workers cannot be given; "
@@ -105,6 +114,7 @@ class Setting:
             partition=partition,
             test_examples=self.test_examples,
             workers=workers,
+            memories=memories,
         )
 
     def initial_state(self) -> ServerState:
@@ -131,8 +141,9 @@ class Setting:
         }
 
     def code_identity(self) -> dict[str, str]:
-        """Return checksums of the source of the user's own functions, by module."""
-        return code_checksums(named_code(self.config))
+        """Return checksums of the source of code that is not nefl's own, by module."""
+        registered = method_reference(self.config.model.method)
+        return code_checksums([*named_code(self.config), *filter(None, [registered])])
 
     def data_identity(self) -> dict[str, str]:
         """Return checksums of what the run is trained and measured on."""
@@ -165,11 +176,12 @@ class Setting:
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
             submodels=self.profiles(),
+            inputs=card_facts(task.kind, task.facts),
         )
 
     def profiles(self) -> tuple[SubmodelProfile, ...]:
-        """Return what each submodel costs."""
-        return price_submodels(self.config, self.family, self.task.signature)
+        """Return what the submodels cost in this run, smallest first."""
+        return run_profiles(self.config, self.family, self.task.signature)
 
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""
@@ -228,7 +240,8 @@ def arrange(config: RunConfig, task: Task) -> Setting:
         NeflError: if any of it cannot be had.
     """
     family = family_of(config.model, task.signature, task.model_arguments())
-    if is_reference(config.model.name):
+    method_of(config.model).objective.check(config.local)
+    if is_reference(config.model.name) or method_reference(config.model.method):
         _try_out(config, family, task)
     partition, tests = deal_examples(config, task)
     plan = _plan(config, family, partition, task.signature)
@@ -238,20 +251,21 @@ def arrange(config: RunConfig, task: Task) -> Setting:
 def _plan(config: RunConfig, family: Family, partition: Partition, signature: Signature) -> Plan:
     fleet = None
     if config.clients.capability == "devices":
-        profiles = price_submodels(config, family, signature)
-        sizes = partition.sizes
-        fleet = Fleet(config.clients, profiles, config.local.epochs, sizes, config.seed)
+        profiles = run_profiles(config, family, signature)
+        fleet = Fleet(config.clients, profiles, config.local.epochs, partition.sizes, config.seed)
     levels = capability_levels(config.model, len(family))
     cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
     dealt = tuple(map(int, partition.sizes))
-    method = find_method(config.model.method)
-    step = find_step(config.server.step, method.step, method=config.model.method)
+    method = method_of(config.model)
+    receives, sends = method.objective.receives, method.objective.sends
+    step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
+    check_sets(method, step, config.model.method)
     check_average(config.server)
-    return Plan(config, family, cohort, method.rolling, dealt, step)
+    return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
-    """Try a user's own model out on the data's first examples."""
+    """Try a user's own model or method out on the data's first examples."""
     rows = rows_of(task.visible(task.train), np.arange(min(EXAMPLES, task.train_examples)))
     inputs = task.make_inputs(rows, torch.Generator().manual_seed(config.seed))
     device, asked = pick_device(config.engine.device), config.local.memory_format
@@ -259,29 +273,34 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
     def layout(submodel: int) -> torch.memory_format:
         return pick_memory_format(asked, family, submodel, device)
 
-    try_out(config.model, family, task, inputs, task.make_target(rows), layout)
+    tried = try_out if is_reference(config.model.name) else try_method_out
+    tried(config.model, family, task, inputs, task.make_target(rows), layout)
 
 
-def price_submodels(
+def run_profiles(
     config: RunConfig, family: Family, signature: Signature
 ) -> tuple[SubmodelProfile, ...]:
-    """Return what each submodel of a run costs to train as the run trains it.
+    """Return what a run's submodels cost, with its batches, its optimiser and its method's sets.
 
     Raises:
         ConfigError: if the model cannot take inputs of that shape.
     """
-    local = config.local
-    asked = signature, local.batch_size, optimiser_copies(local)
-    if is_reference(config.model.name):  # a builder of the user's own may have no hash
-        return tuple(profile_family(family, *asked))
-    return _priced(family, *asked)
+    objective, local = method_of(config.model).objective, config.local
+    ways = objective.receives, objective.sends
+    copies = optimiser_copies(local) + len(objective.keeps) + sum(map(len, ways))
+    # What the user's own code builds may have no hash to be remembered by.
+    own = is_reference(config.model.name) or method_reference(config.model.method) is not None
+    count = profile_family if own else _counted_once
+    return tuple(
+        replace(
+            profile,
+            payload_bytes=sum(travel_bytes(family, profile.index, sets) for sets in ways) // 2,
+        )
+        for profile in count(family, signature, local.batch_size, copies)
+    )
 
 
-@lru_cache(maxsize=64)
-def _priced(
-    family: Family, signature: Signature, batch_size: int, copies: int
-) -> tuple[SubmodelProfile, ...]:
-    return tuple(profile_family(family, signature, batch_size, copies))
+_counted_once = lru_cache(maxsize=64)(profile_family)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -1,8 +1,9 @@
 """The first weights of a run: fresh, or those of a trained family."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -11,14 +12,15 @@ from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.facts import read_facts
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.notes import CONFIG, stored_config
-from nefl.elastic.adopt import ClassRows, adopt, recalibrate
+from nefl.elastic.adopt import MatchedRows, adopt, recalibrate
 from nefl.elastic.file import load
 from nefl.errors import ConfigError
 from nefl.methods import family_of
+from nefl.nesting.signature import Signature
 from nefl.references import check_code
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
-from nefl.tasks.task import rows_of
+from nefl.tasks.task import Task, rows_of
 
 CALIBRATION, BATCH = 2048, 128
 """Training examples over which norm statistics are taken anew, and how many at once."""
@@ -26,10 +28,21 @@ CALIBRATION, BATCH = 2048, 128
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a run starts from: weights, and the names of the classes they tell apart."""
+    """What a run starts from.
+
+    Attributes:
+        state: the weights.
+        kind: what sort of task they learned.
+        signature: what the model takes and gives.
+        class_names: the classes they tell apart.
+        facts: what is known of their inputs, where that was noted.
+    """
 
     state: ServerState
+    kind: str
+    signature: Signature
     class_names: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +69,8 @@ def first_state(setting: Setting) -> FirstState:
     if given is None:
         return FirstState(fresh)
     trained = read_trained(Path(given))
-    rows = _class_rows(setting, trained.class_names)
-    state, new = adopt(trained.state, fresh, setting.family, rows)
+    _check_inputs(setting.task, trained)
+    state, new = adopt(trained.state, fresh, setting.family, _matched_rows(setting, trained))
     state = recalibrate(state, setting.family, list(_batches(setting)))
     weights = state_sha256(trained.state)
     return FirstState(state, {"path": given, "weights": weights, "fresh": sorted(new)})
@@ -76,7 +89,8 @@ def read_trained(path: Path) -> Trained:
             f"model.start {path}: is neither a run's folder nor an elastic file; give one of them"
         )
     found = load(path)
-    return Trained(found.state, found.card.class_names)
+    card = found.card
+    return Trained(found.state, card.kind, card.signature, card.class_names, card.facts)
 
 
 def _read_run(path: Path) -> Trained:
@@ -85,26 +99,74 @@ def _read_run(path: Path) -> Trained:
     check_code(config, path, trusted=False)
     if facts is None:
         setting = prepare(config)
-        return Trained(read_kept(path, setting.family), setting.task.class_names)
+        task = setting.task
+        state = read_kept(path, setting.family)
+        return Trained(state, task.kind, task.signature, task.class_names, task.facts)
     family = family_of(config.model, facts.signature)
-    return Trained(read_kept(path, family), facts.class_names)
+    state, known = read_kept(path, family), facts.signature
+    return Trained(state, facts.kind, known, facts.class_names, facts.inputs)
 
 
-def _class_rows(setting: Setting, old: Sequence[str]) -> ClassRows:
-    task = setting.task
-    new = task.class_names
-    known = {name: row for row, name in enumerate(old)}
-    pairs = tuple((row, known[name]) for row, name in enumerate(new) if name in known)
-    # Asked of the model itself: what grows when there is one more class has a row for each.
-    wider = replace(task.signature, outputs=task.signature.outputs + 1)
+def _check_inputs(new: Task, old: Trained) -> None:
+    """Refuse weights whose inputs mean something else.
+
+    Columns of another table would be learned on in the wrong places, without a word.
+
+    Raises:
+        ConfigError: naming what differs.
+    """
+    mine, theirs = new.signature, old.signature
+    if bool(mine.tokens) != bool(theirs.tokens):
+        here, there = ("tokens" if each.tokens else "numbers" for each in (mine, theirs))
+        raise ConfigError(f"model.start: what it names takes {there}, this run's task {here}")
+    known, asked = (facts.get("columns") for facts in (old.facts, new.facts))
+    plain = len(mine.input_shape) < 3 and not mine.tokens
+    if (plain and mine.input_shape[0] != theirs.input_shape[0]) or (
+        known is not None and asked is not None and _shown(known) != _shown(asked)
+    ):
+        raise ConfigError(
+            f"model.start: what it names was trained on inputs {theirs.shown} ({_shown(known)}), "
+            f"this run has {mine.shown} ({_shown(asked)}); give the same columns in the same order"
+        )
+
+
+def _shown(columns: Sequence[Mapping[str, Any]] | None) -> str:
+    parts = [f"{c['name']}{list(c['words']) if c['words'] else ''}" for c in columns or ()]
+    return ", ".join(parts) or "columns without names"
+
+
+def _matched_rows(setting: Setting, old: Trained) -> list[MatchedRows]:
+    """Return which rows of tensors are which: of classes by name, of tokens by number."""
+    task, signature = setting.task, setting.task.signature
+    # Asked of the model itself: what grows when there is one more has a row for each.
+    wider = replace(signature, outputs=signature.outputs + 1)
     arguments = {
         name: wider.outputs if name in ("classes", "outputs") else value
         for name, value in task.model_arguments().items()
     }
-    more = family_of(setting.config.model, wider, arguments)
+    answers = _grown(setting, wider, arguments)
+    known = {name: row for row, name in enumerate(old.class_names)}
+    pairs = tuple((row, known[name]) for row, name in enumerate(task.class_names) if name in known)
+    if not task.class_names and not old.class_names and old.kind == task.kind:
+        pairs = _same(signature.outputs, old.signature.outputs)
+    rows = [MatchedRows(answers, pairs)]
+    if signature.tokens:
+        more = replace(signature, tokens=signature.tokens + 1)
+        tokens = _grown(setting, more, task.model_arguments()) - answers
+        rows.append(MatchedRows(tokens, _same(signature.tokens, old.signature.tokens)))
+    return rows
+
+
+def _same(new: int, old: int) -> tuple[tuple[int, int], ...]:
+    return tuple((row, row) for row in range(min(new, old)))
+
+
+def _grown(setting: Setting, wider: Signature, arguments: Mapping[str, Any]) -> frozenset[str]:
+    more = family_of(setting.config.model, wider, dict(arguments))
     larger, layout = more.global_layout, setting.family.global_layout
-    grown = {n for n, info in layout.items() if n in larger and larger[n].shape != info.shape}
-    return ClassRows(frozenset(grown), pairs)
+    return frozenset(
+        n for n, info in layout.items() if n in larger and larger[n].shape != info.shape
+    )
 
 
 def _batches(setting: Setting) -> Iterator[Tensor]:

@@ -16,7 +16,8 @@ from nefl.artifacts.kept import read_kept
 from nefl.artifacts.notes import stored_config
 from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import summarise, was_measured
-from nefl.client import batches_per_epoch
+from nefl.client.schedule import first_difference
+from nefl.client.training import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config_reading import config_from
 from nefl.engines.serial import SerialEngine
@@ -28,7 +29,6 @@ from nefl.recipes import load_recipe
 from nefl.recorder import Recorder
 from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
-from nefl.schedule import first_difference
 from nefl.setting import Setting, prepare, settings_checksum, with_absolute_paths
 from nefl.start import FirstState, first_state
 from nefl.state import Evaluation, ServerState

@@ -1,35 +1,32 @@
-"""A user's own model tried out before a run: what would fail in the first round fails here."""
+"""A user's own model or method tried out before a run: what would fail in it fails here."""
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from nefl.client.exits import HasExits
+from nefl.client.objective import Learned
+from nefl.client.training import Given, begin, end
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, NeflError
-from nefl.losses import LOSSES, HasExits, Loss, TaskLoss
-from nefl.methods import find_method
+from nefl.methods import Method, method_of
 from nefl.nesting.profile import profile_family
 from nefl.nesting.rolling import check_rolling
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.nesting.zero_extension import check_family
 from nefl.own_code import describe, own_code, place_of
+from nefl.state import TrainTask
+from nefl.tasks.task import arranged
 
 EXAMPLES = 2
 """How many are enough to try a model out; batch norms cannot take one alone."""
 
 
-class Learned(Protocol):
-    """What a model is to learn, as far as trying it out needs to know."""
-
-    @property
-    def signature(self) -> Signature:
-        """What models take and give."""
-
-    def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Return the mean loss of a batch."""
+Layouts = Callable[[int], torch.memory_format]
+"""How the inputs of a submodel, by its number, lie in memory in training."""
 
 
 def try_out(
@@ -38,7 +35,7 @@ def try_out(
     learned: Learned,
     batch: Tensor,
     target: Tensor,
-    layout: Callable[[int], torch.memory_format] = lambda _: torch.contiguous_format,
+    layout: Layouts = lambda _: torch.contiguous_format,
 ) -> None:
     """Raise unless every submodel can be trained, measured and costed, and nests in what it means.
 
@@ -48,25 +45,24 @@ def try_out(
         learned: what it shall take and give, and the loss of that.
         batch: a few inputs.
         target: what is to be learned of them.
-        layout: how the inputs of a submodel, by its number, lie in memory in training: a `view` in
-            a forward may take one way and not another.
+        layout: how inputs lie in memory: a `view` in a forward may take one way and not another.
 
     Raises:
         NeflError: naming the submodel and module at fault, and the remedy.
     """
-    name, method = model.name, find_method(model.method)
-    if method.loss != "plain":
+    name, method = model.name, method_of(model)
+    if method.objective.needs_exits:
         _check_exits(model, family)
     for number, spec in enumerate(family.specs, start=1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             module = family.build(spec)
             who = f"{name}: submodel {number}, {_class_of(module)}"
-            inputs = batch.contiguous(memory_format=layout(number))
+            inputs = arranged(batch, layout(number))
             with own_code(f"{who}: forward of a batch {_shape(batch)}"):
                 _check_outputs(who, module, inputs, learned.signature)
             with own_code(f"{who}: a step of training"):
-                _check_step(who, module, inputs, target, LOSSES[method.loss], learned.loss_of)
+                _check_step(who, module, inputs, target, learned, method, number)
     signature = learned.signature
     _check_costs(name, family, signature)
     with own_code(f"{name}: the zero-extension check of its modules"):
@@ -74,6 +70,40 @@ def try_out(
         check_family(family, signature.noise(EXAMPLES))
     if method.rolling:
         check_rolling(family, signature)
+
+
+def try_method_out(
+    model: ModelConfig,
+    family: Family,
+    learned: Learned,
+    batch: Tensor,
+    target: Tensor,
+    layout: Layouts = lambda _: torch.contiguous_format,
+) -> None:
+    """Raise unless every submodel can make a step by a user's own method.
+
+    Args:
+        model: a model of nefl's, and the method.
+        family: their family.
+        learned: what is learned.
+        batch: a few inputs.
+        target: what is to be learned of them.
+        layout: how inputs lie in memory.
+
+    Raises:
+        NeflError: naming the method and what fails in it.
+    """
+    method = method_of(model)
+    if method.objective.needs_exits:
+        _check_exits(model, family)
+    for number, spec in enumerate(family.specs, start=1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number)
+            module = family.build(spec)
+            who = f"model.method {model.method}: a step of submodel {number}"
+            with own_code(who):
+                inputs = arranged(batch, layout(number))
+                _check_step(who, module, inputs, target, learned, method, number)
 
 
 def _check_exits(model: ModelConfig, family: Family) -> None:
@@ -153,10 +183,23 @@ def _check_logits(
 
 
 def _check_step(
-    who: str, module: nn.Module, batch: Tensor, target: Tensor, loss: Loss, task_loss: TaskLoss
+    who: str,
+    module: nn.Module,
+    batch: Tensor,
+    target: Tensor,
+    learned: Learned,
+    method: Method,
+    number: int,
 ) -> None:
+    """Make a step of local training without an optimiser, with sets that are all zero."""
+    objective = method.objective
     module.train()
-    value = loss(module, batch, target, task_loss)
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    zeros = {n: torch.zeros_like(p) for n, p in module.named_parameters(remove_duplicate=False)}
+    received, memory = ({s: dict(zeros) for s in o} for o in (objective.receives, objective.keeps))
+    given = Given(weights, received, memory)
+    local = begin(TrainTask(1, 0, number), module, learned, 1, given)
+    value = objective.loss(local, batch, target)
     if not torch.isfinite(value):
         raise ConfigError(
             f"{who}: the loss of its first weights on the first examples is "
@@ -169,6 +212,9 @@ def _check_step(
             "compute them without gradients"
         )
     torch.autograd.backward(value)
+    with torch.no_grad():
+        objective.before_step(local)
+    end(local, objective)
 
 
 def _check_costs(name: str, family: Family, signature: Signature) -> None:

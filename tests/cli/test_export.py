@@ -26,15 +26,15 @@ def test_from_a_run_to_an_answer(digits_run: Path, tmp_path: Path) -> None:
     out, elastic = tmp_path / "m.safetensors", tmp_path / "e.safetensors"
     said = invoke(
         "export", digits_run, "--submodel", 2, "--format", "safetensors", "-o", out, "--no-measure",
-        "--images", 50, "--quantize", "int8", "--max-loss", 1,
+        "--examples", 50, "--quantize", "int8", "--max-loss", 1,
     )  # fmt: skip
     assert "submodel 2 as safetensors, int8" in said
-    assert "largest difference of logits" in said
+    assert "largest difference of outputs" in said
     report = json.loads(
         invoke("export", digits_run, "--format", "elastic", "-o", elastic, "--json")
     )
     assert len(report["comparisons"]) == 5
-    image = np.array(open_run(digits_run).setting.dataset.test.images[0, 0])
+    image = np.array(open_run(digits_run).setting.task.test["image"][0, 0])
     Image.fromarray(image).save(tmp_path / "digit.png")
     for file, more in ((out, []), (elastic, ["--submodel", "1"]), (elastic, ["--fits", "macs<9G"])):
         answer = json.loads(invoke("predict", file, tmp_path / "digit.png", "--json", *more))
@@ -46,7 +46,9 @@ def test_from_a_run_to_an_answer(digits_run: Path, tmp_path: Path) -> None:
 
 def test_a_bare_export_takes_the_whole_family(digits_run: Path, tmp_path: Path) -> None:
     for name in ("family.safetensors", "family"):
-        assert "elastic file" in invoke("export", digits_run, "-o", tmp_path / name, "--images", 20)
+        assert "elastic file" in invoke(
+            "export", digits_run, "-o", tmp_path / name, "--examples", 20
+        )
         assert len(nefl.load(tmp_path / name)) == 5
     with pytest.raises(ConfigError, match="all submodels go into one file with the format elastic"):
         invoke("export", digits_run, "-o", tmp_path / "x.onnx")
@@ -64,3 +66,34 @@ def test_flags_that_contradict_each_other(digits_run: Path, tmp_path: Path) -> N
             continue
         raise AssertionError(wrong)
     assert not (tmp_path / "x").exists()
+
+
+def test_from_texts_and_tables_to_answers(task_runs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "e.safetensors"
+    said = invoke("export", task_runs["next-token"], "-o", out, "--examples", 10)
+    assert "perplexity" in said
+    assert len(invoke("predict", out, "--text", "the cat", "--length", 5).strip("\n")) > 0
+    (tmp_path / "prompt.txt").write_text("the cat")
+    more = ("--length", 5, "--temperature", 2, "--seed", 3, "--json")
+    answers = [
+        json.loads(invoke("predict", out, *given, *more))["predictions"][0]["text"]
+        for given in (("--text", "the cat"), (tmp_path / "prompt.txt",))
+    ]
+    piped = CliRunner().invoke(app, ["predict", str(out), "-", *map(str, more)], input="the cat")
+    answers.append(json.loads(piped.stdout)["predictions"][0]["text"])
+    assert answers[0] == answers[1] == answers[2]
+
+    said = invoke(
+        "export", task_runs["table-regression"], "--submodel", 2, "-o", tmp_path / "m.safetensors",
+        "--no-measure",
+    )  # fmt: skip
+    assert "mae" in said
+    assert "same answer" not in said
+    (tmp_path / "rows.csv").write_text(
+        "age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n0,0,0,0,0,0,0,0,0,0\n,0,0.1,0,0,0,0,0,0.1,0\n"
+    )
+    said = invoke("predict", tmp_path / "m.safetensors", tmp_path / "rows.csv")
+    assert "rows.csv, 1" in said
+    assert "rows.csv, 2" in said
+    with pytest.raises(ConfigError, match="give a file to answer for"):
+        invoke("predict", out)

@@ -235,3 +235,31 @@ def test_the_picture_sums_up_many_clients() -> None:
     lines = draw_label_distribution(partition, LABELS, 10).splitlines()
     assert len(lines) == 22
     assert lines[-1].startswith("... and 80 more: 20 to 20 examples each (median 20)")
+
+
+def test_owners_keep_what_is_theirs() -> None:
+    owners = np.array(["b", "a", "c", "a", "b", "a", "d"])
+    own = partition_clients(None, 4, "owner", examples=7, owners=owners)
+    held = [set(owners[own.client(client)]) for client in range(4)]
+    assert sorted(map(sorted, held)) == [["a"], ["b"], ["c"], ["d"]]
+    # More owners than clients: whole ones together, the largest first.
+    few = partition_clients(None, 2, "owner", examples=7, owners=owners)
+    of_each = [sorted(set(owners[few.client(client)])) for client in range(2)]
+    assert sorted(owner for some in of_each for owner in some) == ["a", "b", "c", "d"]
+    assert sorted(few.sizes.tolist()) == [3, 4]
+    with pytest.raises(ConfigError, match=r"4 owners for 5 clients; set clients\.count to"):
+        partition_clients(None, 5, "owner", examples=7, owners=owners)
+    with pytest.raises(ConfigError, match="no column says whose"):
+        partition_clients(None, 2, "owner", examples=7)
+
+
+def test_unequal_quantities() -> None:
+    alike = partition_clients(None, 10, "quantity", examples=1000, alpha=1000.0, seed=1)
+    unlike = partition_clients(None, 10, "quantity", examples=1000, alpha=0.3, seed=1)
+    assert np.sort(unlike.indices).tolist() == list(range(1000))
+    assert alike.sizes.std() < 20 < unlike.sizes.std()
+    assert unlike.sizes.min() >= 1
+    again = partition_clients(None, 10, "quantity", examples=1000, alpha=0.3, seed=1)
+    np.testing.assert_array_equal(again.indices, unlike.indices)
+    with pytest.raises(ConfigError, match="the examples have no classes; take iid"):
+        partition_clients(None, 10, "dirichlet", examples=1000)

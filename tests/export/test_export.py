@@ -47,7 +47,7 @@ def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_format(run: Path, name: str, tmp_path: Path) -> None:
     out = tmp_path / f"model{FORMATS[name].suffix}"
-    done = nefl.export_submodel(run, out, submodel=2, format_name=name, images=100, measure=False)
+    done = nefl.export_submodel(run, out, submodel=2, format_name=name, examples=100, measure=False)
     assert done.comparison.difference < 1e-4
     assert done.comparison.agreement == 1
     assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)
@@ -58,12 +58,13 @@ def test_format(run: Path, name: str, tmp_path: Path) -> None:
     wanted = predict_batches(source.submodel(2), inputs)
     torch.testing.assert_close(opened(inputs), wanted, rtol=0, atol=1e-4)
     card = opened.card
-    dataset = source.setting.dataset
-    assert card.class_names == dataset.class_names
-    assert (card.mean, card.std) == (dataset.mean, dataset.std)
+    task = source.setting.task
+    assert card.class_names == task.class_names
+    assert dict(card.facts) == dict(task.facts)
+    assert (card.kind, card.signature) == (task.kind, task.signature)
     (described,) = card.submodels
     assert described.number == 2
-    assert described.accuracy == done.comparison.accuracy
+    assert described.values == {"accuracy": done.comparison.value}
     assert described.params > 0
     assert described.macs > 0
 
@@ -72,10 +73,10 @@ def test_format(run: Path, name: str, tmp_path: Path) -> None:
 def test_int8(run: Path, name: str, tmp_path: Path, record_property: Any) -> None:
     out = tmp_path / "model"
     done = nefl.export_submodel(
-        run, out, submodel=2, format_name=name, quantized=True, images=100, max_loss=0.2,
+        run, out, submodel=2, format_name=name, quantized=True, examples=100, max_loss=0.2,
         measure=False,
     )  # fmt: skip
-    loss = done.comparison.trained_accuracy - done.comparison.accuracy
+    loss = done.comparison.loss
     record_property("accuracy_loss", loss)
     assert loss <= 0.2
     assert done.comparison.difference > 0
@@ -87,7 +88,7 @@ def test_int8(run: Path, name: str, tmp_path: Path, record_property: Any) -> Non
 
 def test_measured_in_a_process_of_its_own(digits_run: Path, tmp_path: Path) -> None:
     done = nefl.export_submodel(
-        digits_run, tmp_path / "m", submodel=1, format_name="safetensors", images=20
+        digits_run, tmp_path / "m", submodel=1, format_name="safetensors", examples=20
     )
     assert done.measured is not None
     assert 0 < done.measured.latency < 60
@@ -102,11 +103,12 @@ def test_static_norms_are_measured_over_the_training_data(
     done = nefl.export_submodel(
         result.path, tmp_path / "m", submodel=2, format_name="safetensors", measure=False
     )
-    assert done.comparison.accuracy == pytest.approx(result.summary["accuracy"][1])
+    measured = result.summary["metrics"]["accuracy"]
+    assert done.comparison.value == pytest.approx(measured[1])
     assert done.plain.norms_left == 0
     elastic = nefl.export_family(result.path, tmp_path / "e")
-    found = [s.accuracy for s in elastic.card.submodels]
-    assert found == pytest.approx(result.summary["accuracy"])
+    found = [s.values["accuracy"] for s in elastic.card.submodels]
+    assert found == pytest.approx(measured)
     assert nefl.load(tmp_path / "e").model(2)(torch.zeros(1, 1, 8, 8)).isfinite().all()
 
 
@@ -174,7 +176,7 @@ def test_the_end_of_the_name_decides_where_no_format_is_given(
     digits_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.safetensors"
-    done = nefl.export_submodel(digits_run, out, submodel=1, images=20, measure=False)
+    done = nefl.export_submodel(digits_run, out, submodel=1, examples=20, measure=False)
     assert done.format == "safetensors"
     assert recognise(out) == "safetensors"
     with pytest.raises(ConfigError, match=r"m\.safetensors: ends in .*onnx is asked for"):
@@ -203,7 +205,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     run = nefl.train(quick, tmp_path / "run").path
     newest = run / "checkpoints" / "round-0000004.safetensors"
     newest.write_bytes(newest.read_bytes()[:-9])
-    assert nefl.export_family(run, tmp_path / "file", images=10).card.rounds == 3
+    assert nefl.export_family(run, tmp_path / "file", examples=10).card.rounds == 3
     assert len(nefl.evaluate(run)) == 5
     assert caplog.text.count("taking round 3 instead") == 2
 
@@ -226,11 +228,11 @@ def test_other_methods(quick: dict[str, Any], method: str, tmp_path: Path) -> No
     trained = nefl.train(with_settings(quick, changes), tmp_path / "run").path
     for name in ("onnx", "safetensors"):
         done = nefl.export_submodel(
-            trained, tmp_path / name, submodel=2, format_name=name, images=100, measure=False
+            trained, tmp_path / name, submodel=2, format_name=name, examples=100, measure=False
         )
         assert done.comparison.difference < 1e-4
         assert (done.plain.norms_left, done.plain.steps_left) == (0, 0)
-    nefl.export_family(trained, tmp_path / "elastic", images=100)
+    nefl.export_family(trained, tmp_path / "elastic", examples=100)
     source, again = open_run(trained), nefl.load(tmp_path / "elastic")
     inputs, _ = source.test_batch(20)
     for number in (1, 2, 3):

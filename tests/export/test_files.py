@@ -30,7 +30,7 @@ def files(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     folder = tmp_path_factory.mktemp("formats")
     for name in FORMATS:
         nefl.export_submodel(
-            digits_run, folder / name, submodel=1, format_name=name, images=20, measure=False
+            digits_run, folder / name, submodel=1, format_name=name, examples=20, measure=False
         )
     return {name: folder / name for name in FORMATS}
 
@@ -39,7 +39,7 @@ def files(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def archive(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("archive") / "model.pt2"
     nefl.export_submodel(
-        digits_run, path, submodel=1, format_name="torch-export", images=20, measure=False
+        digits_run, path, submodel=1, format_name="torch-export", examples=20, measure=False
     )
     return path.read_bytes()
 
@@ -140,9 +140,12 @@ def test_files_that_lie_about_shapes_are_refused_in_a_line(
     files: dict[str, Path], name: str, tmp_path: Path
 ) -> None:
     lies: list[Callable[[dict[str, Any]], object]] = [
-        lambda card: card.update(
-            input_shape=[3, 8, 8], image_shape=[3, 8, 8], mean=[0] * 3, std=[1] * 3
-        ),
+        lambda card: card["signature"].update(input_shape=[3, 8, 8]),
+        lambda card: card["signature"].update(input_shape=[2**20, 2**20, 2**20]),
+        lambda card: card["signature"].update(tokens=256),
+        lambda card: card["signature"].update(tokens=-1),
+        lambda card: card["signature"].update(each_token=True),
+        lambda card: card["signature"].update(outputs=11),
         lambda card: card["class_names"].append("one more"),
         lambda card: card.update(class_names="none"),
         lambda card: card.clear(),

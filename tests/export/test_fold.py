@@ -6,8 +6,10 @@ from torch import Tensor, nn
 
 import nefl
 from nefl.export.fold import fold
+from nefl.models.table import ModelBuilder
 from nefl.nesting.modules import StepSize, measuring_norms
-from nefl.nesting.spec import build_on_meta
+from nefl.nesting.signature import Signature
+from nefl.nesting.spec import SubmodelSpec, build_on_meta
 
 
 def shaken(module: nn.Module, inputs: Tensor) -> nn.Module:
@@ -93,3 +95,21 @@ def test_a_module_that_cannot_be_traced_is_taken_as_it_is() -> None:
     assert plain.norms_left == 1
     assert plain.reason
     assert plain.network(torch.ones(2, 3, 4, 4)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        Signature((8,), 256, tokens=256, each_token=True),
+        Signature((8,), 3, tokens=257, padding=256),
+    ],
+)
+def test_step_sizes_of_texts_go_into_heads_and_feed_forward(signature: Signature) -> None:
+    build = ModelBuilder("decoder_tiny", signature)
+    module = build(SubmodelSpec(((0.7, 0.0, 1.0, 0.4),), 0.5)).eval()
+    inputs = signature.noise(3)
+    with torch.no_grad():
+        wanted = module(inputs)
+        plain = fold(module)
+        torch.testing.assert_close(plain.network(inputs), wanted)
+    assert (plain.norms_left, plain.steps_left, plain.reason) == (0, 0, "")

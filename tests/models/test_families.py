@@ -104,7 +104,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("classes", "shape", "words"),
     [
-        (0, (3, 32, 32), "classes 0"),
+        (0, (3, 32, 32), "outputs 0"),
         (10, (3, 4, 32), "input 3x4x32"),
         (10, (0, 32, 32), "input 0x32x32"),
         (10, (3, 32, 5000), "1024"),

@@ -9,10 +9,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from nefl.methods import make_family
 from nefl.models.resnet import ResNet
-from nefl.models.table import MODELS, ModelBuilder
+from nefl.models.table import MODELS, ModelBuilder, find_design
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.modules import StepSize
-from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec
 
 Weights = Mapping[str, Tensor]
@@ -188,13 +187,12 @@ def test_exits_answer_in_order_and_the_deepest_is_the_output() -> None:
 
 def test_steps_of_every_block_are_step_size_modules() -> None:
     for model in MODELS:
-        shape = (3, 32, 32)
-        build = ModelBuilder(model, Signature(shape, 10))
+        build = ModelBuilder(model, find_design(model).usual)
         with torch.device("meta"):
             module = build(SubmodelSpec(build.full_blocks))
         steps = sum(isinstance(m, StepSize) for m in module.modules())
         blocks = sum(map(len, build.full_blocks))
-        assert steps == (2 * blocks if "vit" in model else blocks)
+        assert steps == (2 * blocks if "vit" in model or "decoder" in model else blocks)
 
 
 def test_nothing_is_filled_that_has_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:

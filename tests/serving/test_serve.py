@@ -39,7 +39,7 @@ def port(elastic_file: Path) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def picture(digits_run: Path) -> bytes:
-    image = np.array(open_run(digits_run).setting.dataset.test.images[0, 0])
+    image = np.array(open_run(digits_run).setting.task.test["image"][0, 0])
     out = io.BytesIO()
     Image.fromarray(image).resize((64, 64)).save(out, "PNG")
     return out.getvalue()
@@ -137,6 +137,7 @@ def test_large_pictures_wait_in_a_lane_of_their_own(elastic_file: Path, picture:
 
     class Slow:
         card, latencies, is_large = predictor.card, predictor.latencies, predictor.is_large
+        way = predictor.way
 
         def __call__(self, picture: bytes, **asked: Any) -> Prediction:
             if picture == large:
@@ -167,7 +168,7 @@ def test_answers_that_are_not_finite_are_none(
     elastic_file: Path, picture: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predictor = Predictor(elastic_file)
-    monkeypatch.setattr(predictor, "_logits", lambda *_: torch.full((1, 10), float("nan")))
+    monkeypatch.setattr(predictor, "_outputs", lambda *_: torch.full((1, 10), float("nan")))
     with pytest.raises(RunError, match="not finite"):
         predictor(picture)
     body = {"CONTENT_LENGTH": str(len(picture)), "wsgi.input": io.BytesIO(picture)}
@@ -181,6 +182,7 @@ def test_json_has_no_numbers_that_parsers_refuse(elastic_file: Path) -> None:
 
     class Odd:
         card, latencies = predictor.card, [float("nan")] * len(predictor.latencies)
+        way = predictor.way
 
     answer = ServeApp(cast("Predictor", Odd())).answer(
         {"REQUEST_METHOD": "GET", "PATH_INFO": "/model"}
@@ -238,14 +240,14 @@ def test_a_person_uploads_a_picture(
         page.get_by_label("Who answers").select_option("2")
         page.get_by_role("button", name="Ask").click()
         expect(page.get_by_role("status")).to_have_text(f"It looks like: {wanted['class']}")
-        expect(page.locator("caption")).to_contain_text("Submodel 2 answered in")
+        expect(page.locator("#caption")).to_contain_text("Submodel 2 answered in")
         expect(page.locator("#rows tr")).to_have_count(5)
         assert page.locator("#preview").evaluate("e => e.naturalWidth") == 64
         assert problems == []
         page.get_by_label("Who answers").select_option("limit")
         page.get_by_label("milliseconds").fill("0.001")
         page.get_by_role("button", name="Ask").click()
-        expect(page.locator("caption")).to_contain_text("even the smallest is slower")
+        expect(page.locator("#caption")).to_contain_text("even the smallest is slower")
         page.get_by_label("Picture").set_input_files(tmp_path / "text.png")
         page.get_by_role("button", name="Ask").click()
         expect(page.get_by_role("status")).to_contain_text("no picture that can be read")

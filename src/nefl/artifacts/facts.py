@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Facts:
         label_counts: examples of each class at each client, clients first; empty if too many.
         submodels: the cost of each submodel; runs of earlier versions noted it only for a model of
             the user's own.
+        inputs: what must be known to make inputs and read outputs, as on an exported file's card.
     """
 
     class_names: tuple[str, ...]
@@ -46,6 +47,7 @@ class Facts:
     test_examples: int
     label_counts: tuple[tuple[int, ...], ...] = ()
     submodels: tuple[SubmodelProfile, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(Facts)

@@ -11,6 +11,9 @@ from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
+MEMORY = "memory"
+"""The folder of what clients keep between rounds, where their method has them keep something."""
+
 _ROUND = re.compile(r"round-(\d+)\.safetensors")
 _log = logging.getLogger(__name__)
 
@@ -38,6 +41,11 @@ def checkpoints(run: Path) -> list[Path]:
     for path in found:
         refuse_link(path)
     return sorted(found, key=round_of, reverse=True)
+
+
+def oldest_round(run: Path) -> int:
+    """Return the round of the oldest checkpoint that a run may go back to; 0 if there is none."""
+    return min(map(round_of, checkpoints(run)), default=0)
 
 
 def keep_state(run: Path, state: ServerState, keep: int) -> Path:

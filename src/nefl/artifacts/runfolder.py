@@ -34,7 +34,18 @@ from nefl.files import open_without_links, part_of, refuse_link, remove_part
 from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
-OWN = (CONFIG, IDENTITY, PARTITION, METRICS, SUMMARY, FACTS, LOCK, kept.FOLDER, "tensorboard")
+OWN = (
+    CONFIG,
+    IDENTITY,
+    PARTITION,
+    METRICS,
+    SUMMARY,
+    FACTS,
+    LOCK,
+    kept.FOLDER,
+    kept.MEMORY,
+    "tensorboard",
+)
 
 
 class RunFolder:

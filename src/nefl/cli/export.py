@@ -15,9 +15,9 @@ from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.train import TrustCode
 from nefl.elastic.budget import parse_budget
 from nefl.errors import ConfigError
-from nefl.export.compare import MAX_ACCURACY_LOSS
+from nefl.export.compare import MAX_LOSS, Comparison
 from nefl.export.export import (
-    IMAGES,
+    EXAMPLES,
     ElasticExport,
     Export,
     export_family,
@@ -44,10 +44,16 @@ def export(
     ] = None,
     quantize: Annotated[str | None, typer.Option(help="int8, or nothing for float32.")] = None,
     best: Annotated[bool, typer.Option(help="The best checkpoint, not the newest.")] = False,
-    images: Annotated[int, typer.Option(help="Test images to compare on.")] = IMAGES,
+    examples: Annotated[
+        int, typer.Option("--examples", "--images", help="Test examples to compare on.")
+    ] = EXAMPLES,
     max_loss: Annotated[
-        float, typer.Option(help="Accuracy that int8 may lose.")
-    ] = MAX_ACCURACY_LOSS,
+        float,
+        typer.Option(
+            help="What int8 may lose of the most important metric: points of one in percent, a "
+            "share of others."
+        ),
+    ] = MAX_LOSS,
     measure: Annotated[bool, typer.Option(help="Measure latency and peak memory.")] = True,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
@@ -62,7 +68,7 @@ def export(
                 "an elastic file holds all submodels in float32: leave out --submodel, --fits "
                 "and --quantize"
             )
-        family = export_family(run, out, best=best, images=images, trust_code=trust_code)
+        family = export_family(run, out, best=best, examples=examples, trust_code=trust_code)
         if as_json:
             say(to_json(_plain(family), indent=2))
         else:
@@ -76,7 +82,7 @@ def export(
         format_name=form,
         quantized=quantize is not None,
         best=best,
-        images=images,
+        examples=examples,
         max_loss=max_loss,
         measure=measure,
         trust_code=trust_code,
@@ -117,7 +123,7 @@ def _show(done: Export) -> None:
     for heading in ("", "estimate", "measured here"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("parameters", show_count(card.params), "")
-    table.add_row("MACs for an image", show_count(card.macs), "")
+    table.add_row("MACs for an example", show_count(card.macs), "")
     table.add_row("file", "", show_bytes(done.size))
     if done.measured is not None:
         table.add_row("memory", show_bytes(card.memory), show_bytes(done.measured.memory))
@@ -125,9 +131,9 @@ def _show(done: Export) -> None:
     console.print(table)
     console.print(
         Text(
-            f"on {found.images} test images: accuracy {found.accuracy:.4f}, trained model "
-            f"{found.trained_accuracy:.4f}; largest difference of logits {found.difference:.2g}; "
-            f"same class on {found.agreement:.1%}"
+            f"on {found.examples} test examples: {found.metric.name} {found.value:.4f}, trained "
+            f"model {found.trained_value:.4f}; largest difference of outputs "
+            f"{found.difference:.2g}{_agreeing(found)}"
         )
     )
     plain = done.plain
@@ -137,18 +143,23 @@ def _show(done: Export) -> None:
         console.print(Text(f"left: {plain.norms_left} batch norms, {plain.steps_left} step sizes"))
 
 
+def _agreeing(found: Comparison) -> str:
+    return "" if found.agreement is None else f"; same answer on {found.agreement:.1%}"
+
+
 def _show_family(done: ElasticExport) -> None:
     console = console_for_tables()
     table = Table(box=box.SIMPLE_HEAD, title=f"elastic file: {done.path}")
-    for heading in ("submodel", "parameters", "MACs", "memory", "accuracy", "difference"):
-        table.add_column(heading, justify="right")
+    metric = done.card.primary.name
+    for heading in ("submodel", "parameters", "MACs", "memory", metric, "difference"):
+        table.add_column(Text(heading), justify="right")
     for card, found in zip(done.card.submodels, done.comparisons, strict=True):
         table.add_row(
             str(card.number),
             show_count(card.params),
             show_count(card.macs),
             show_bytes(card.memory),
-            f"{found.accuracy:.4f}",
+            f"{found.value:.4f}",
             f"{found.difference:.2g}",
         )
     console.print(table)

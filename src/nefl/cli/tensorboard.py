@@ -11,7 +11,7 @@ from nefl.state import Evaluation, ServerState
 
 
 class TensorBoardObserver(Observer):
-    """Writes losses, accuracies and traffic of each round.
+    """Writes losses, what was measured, and traffic of each round.
 
     Raises:
         ConfigError: if TensorBoard is not installed.

@@ -14,11 +14,13 @@ class ModelConfig(Part):
     Attributes:
         name: a model of the table, or one's own as `package.module:function`, a function of
             `classes` and `input_shape` that returns a `Family`.
-        method: a method of the table; with one's own model only its way of training counts.
+        method: a method of the table or of an entry point, or one's own as `package.module:thing`;
+            with one's own model only its way of training counts.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
         init: the first weights by name (see the page on models); the model's own if left out.
         weights: a file of weights that the global model starts from; fresh ones if left out.
         start: the folder of a run or an elastic file that the whole family starts from.
+        method_options: settings of the method, where it takes some.
     """
 
     name: str = "resnet8"
@@ -27,6 +29,8 @@ class ModelConfig(Part):
     init: str | None = None
     weights: str | None = None
     start: str | None = None
+    # Mappings have no hash; equality tells models apart that differ in this alone.
+    method_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse to start from two things at once."""

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners
 from nefl.errors import DataError
 
 SERIES, TARGET, CLIENT = "series", "target", "client"
+PARTS = ("train", "test")
 
 
 def read_digit_strokes() -> Examples:
@@ -65,6 +67,30 @@ def number_examples(arrays: Mapping[str, npt.NDArray[Any]], source: str, column:
     return described(parts[0], parts[1], names, column)
 
 
+def own_arrays(
+    arrays: Mapping[str, npt.NDArray[Any]], source: str, column: str, facts: Mapping[str, Any]
+) -> Columns:
+    """Return a client's own examples, `x_train` and `y_train`, as the run's are.
+
+    Raises:
+        DataError: if they have another shape than the run's, or a class that is not the run's.
+    """
+    given = {f"{a}_{part}": _taken(arrays, f"{a}_train", source) for a in "xy" for part in PARTS}
+    names = arrays.get("class_names", np.asarray(facts["class_names"]))
+    found = number_examples({**given, "class_names": names}, source, column)
+    if bool(found.facts["class_names"]) != bool(facts["class_names"]):
+        raise DataError(f"{source}: y_train is {given['y_train'].dtype}, the run learns the other")
+    if len(found.facts["mean"]) != len(facts["mean"]):
+        raise DataError(
+            f"{source}: x_train is {given['x_train'].shape}, the run's second axis has "
+            f"{len(facts['mean'])}"
+        )
+    target = found.train[TARGET]
+    if facts["class_names"]:
+        target = labels_by_name(found.facts["class_names"], facts["class_names"], source)[target]
+    return {column: found.train[column], TARGET: target}
+
+
 def _check_numbers(
     x: npt.NDArray[Any], y: npt.NDArray[Any], column: str, part: str, source: str
 ) -> None:
@@ -105,7 +131,10 @@ def described(
         "std": np.where(deviation > 0, deviation, 1.0).tolist(),
     }
     if column != SERIES:
-        facts["features"] = [f"x{place}" for place in range(values.shape[1])]
+        means = facts["mean"]
+        facts["columns"] = [
+            {"name": f"x{place}", "words": [], "missing": mean} for place, mean in enumerate(means)
+        ]
     if not class_names:
         facts["target_mean"] = float(train[TARGET].mean())
         facts["target_std"] = float(train[TARGET].std()) or 1.0

@@ -6,14 +6,15 @@ row is, `client`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.columns import Examples
+from nefl.data.class_names import labels_by_name
+from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
 from nefl.errors import ConfigError, DataError
 
@@ -62,6 +63,21 @@ class TableOptions:
             raise ConfigError(
                 f"data.options.learn is {self.learn!r}: give 'classes', 'numbers' or 'auto'"
             )
+
+
+@dataclass(frozen=True)
+class Column:
+    """What becomes of a column to learn from.
+
+    Attributes:
+        name: as it stands in the file.
+        words: a column of words has a number for each of them, 1 or 0; empty for numbers.
+        missing: what a missing number is taken for.
+    """
+
+    name: str
+    words: tuple[str, ...] = ()
+    missing: float = 0.0
 
 
 Table = Mapping[str, npt.NDArray[Any]]
@@ -155,8 +171,8 @@ def table_examples(
     owners, owner_names = number_owners(table.get(options.client or ""))
     values, names = _learnt(table[target], options.learn, f"{source}: {target}")
     parts = split_rows(rows, values if names else None, options.test, options.seed, train_rows)
-    matrix, feature_names = _matrix(table, features, parts[0], source)
-    columns: dict[str, npt.NDArray[Any]] = {FEATURES: matrix, TARGET: values}
+    described = _described(table, features, parts[0], source)
+    columns: dict[str, npt.NDArray[Any]] = {FEATURES: encode(table, described), TARGET: values}
     if owners is not None:
         columns[CLIENT] = owners
     train, test = ({name: column[part] for name, column in columns.items()} for part in parts)
@@ -164,7 +180,8 @@ def table_examples(
     deviation = numbers.std(axis=0)
     facts: dict[str, Any] = {
         "class_names": names,
-        "features": feature_names,
+        "columns": [asdict(column) for column in described],
+        "target": target,
         "mean": numbers.mean(axis=0).tolist(),
         "std": np.where(deviation > 0, deviation, 1.0).tolist(),
         "owners": owner_names,
@@ -173,6 +190,37 @@ def table_examples(
         facts["target_mean"] = float(train[TARGET].mean())
         facts["target_std"] = float(train[TARGET].std()) or 1.0
     return Examples(train, test, facts)
+
+
+def own_table(path: Path, facts: Mapping[str, Any]) -> Columns:
+    """Return the rows of a client's own table, encoded as all clients' are.
+
+    Args:
+        path: a CSV file or JSON lines.
+        facts: what the run's table knows of its columns.
+
+    Raises:
+        DataError: if a column is missing or of another sort, or a class is not the run's.
+    """
+    table = _read_file(path)
+    columns = [Column(c["name"], tuple(c["words"]), float(c["missing"])) for c in facts["columns"]]
+    for column in (*columns, Column(facts["target"])):
+        if column.name not in table:
+            raise DataError(f"{path}: has no column {column.name!r}; there are {', '.join(table)}")
+        if column.words and table[column.name].dtype != object:
+            raise DataError(f"{path}: column {column.name!r} holds numbers, the run's words")
+        if not column.words and column.name != facts["target"]:
+            _check_numbers(table[column.name], column.name, path)
+    names = facts["class_names"]
+    learn = "classes" if names else "numbers"
+    values, found = _learnt(table[facts["target"]], learn, f"{path}: {facts['target']}")
+    target = labels_by_name(found, names, str(path))[values] if names else values
+    return {FEATURES: encode(table, columns), TARGET: target}
+
+
+def _check_numbers(values: npt.NDArray[Any], name: str, path: Path) -> None:
+    if values.dtype == object:
+        raise DataError(f"{path}: column {name!r} holds words, the run's numbers")
 
 
 def _learnt(
@@ -197,28 +245,36 @@ def _learnt(
     return labels.astype(np.int64), names
 
 
-def _matrix(
+def _described(
     table: Table, features: Sequence[str], train: npt.NDArray[np.int64], source: str
-) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Return all features as numbers; a missing one is the training rows' mean."""
-    columns: list[npt.NDArray[Any]] = []
-    names: list[str] = []
+) -> list[Column]:
+    """Return what becomes of each feature; a missing number is the training rows' mean."""
+    columns = []
     for name in features:
-        column = table[name]
-        if column.dtype == object:
-            words = sorted(set(column.tolist()))
+        values = table[name]
+        if values.dtype == object:
+            words = sorted(set(values.tolist()))
             if len(words) > MAX_WORDS:
                 raise DataError(
                     f"{source}: column {name!r} has {len(words)} different words, expected "
                     f"{MAX_WORDS} or fewer; leave it out by data.options.features"
                 )
-            columns += [(column == word).astype(np.float64) for word in words]
-            names += [f"{name}={word}" for word in words]
+            columns.append(Column(name, tuple(words)))
         else:
-            known = column[train][np.isfinite(column[train])]
-            mean = float(known.mean()) if len(known) else 0.0
-            columns.append(np.where(np.isfinite(column), column, mean))
-            names.append(name)
+            known = values[train][np.isfinite(values[train])]
+            columns.append(Column(name, missing=float(known.mean()) if len(known) else 0.0))
     if not columns:
         raise DataError(f"{source}: no column to learn from")
-    return np.stack(columns, axis=1).astype(np.float32), names
+    return columns
+
+
+def encode(table: Table, columns: Sequence[Column]) -> npt.NDArray[np.float32]:
+    """Return all columns as numbers [rows, features]; a word that is not known has a 1 nowhere."""
+    encoded: list[npt.NDArray[Any]] = []
+    for column in columns:
+        values = table[column.name]
+        if column.words:
+            encoded += [(values == word).astype(np.float64) for word in column.words]
+        else:
+            encoded.append(np.where(np.isfinite(values), values, column.missing))
+    return np.stack(encoded, axis=1).astype(np.float32)

@@ -6,13 +6,14 @@ rows; for a class every text is a row, cut off or filled up with the padding tok
 
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
 from nefl.errors import ConfigError, DataError
@@ -21,8 +22,14 @@ TOKENS, LABEL, CLIENT = "tokens", "label", "client"
 BYTES = 256
 """Different tokens, where a token is a byte."""
 
+LINES = (".jsonl", ".ndjson", ".json")
+"""How the names of files of JSON lines end."""
+
 PADDING = BYTES
 """The token that fills up short texts; one more than there are bytes."""
+
+TOKENIZER = "bytes"
+"""How texts become tokens, as facts name it."""
 
 _SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__", "turtledemo"}
 
@@ -102,6 +109,11 @@ def read_text_files(root: Path, options: TextOptions) -> Examples:
     Raises:
         DataError: if there are none.
     """
+    return next_token_examples(_files_below(root), options, str(root))
+
+
+def _files_below(root: Path) -> dict[str, list[bytes]]:
+    """Return the text files of each first folder below a root."""
     paths = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
     texts: dict[str, list[bytes]] = {}
     for path in paths:
@@ -109,7 +121,7 @@ def read_text_files(root: Path, options: TextOptions) -> Examples:
         texts.setdefault(below[0], []).append(path.read_bytes())
     if not texts:
         raise DataError(f"{root}: no text file in it")
-    return next_token_examples(texts, options, str(root))
+    return texts
 
 
 def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Examples:
@@ -126,12 +138,35 @@ def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Exam
             np.asarray([str(each) for each in _column(table, options.label, path)]),
             return_inverse=True,
         )
-        rows = np.stack([_padded(text, options.length) for text in texts])
+        rows = np.stack([padded(text, options.length) for text in texts])
         return _labelled(rows, labels.astype(np.int64), list(map(str, names)), owner, options)
     gathered: dict[str, list[bytes]] = {}
     for place, text in enumerate(texts):
         gathered.setdefault("all" if owner is None else str(owner[place]), []).append(text)
     return next_token_examples(gathered, options, str(path), owned=owner is not None)
+
+
+def own_texts(path: Path, options: TextOptions, facts: Mapping[str, Any]) -> Columns:
+    """Return a client's own texts as the run's are: JSON lines, or text files for the next token.
+
+    Raises:
+        DataError: if they cannot be read, are too short, or have a class that is not the run's.
+    """
+    options = replace(options, client=None, length=int(facts["length"]))
+    lines = "class_names" in facts or path.suffix in LINES
+    table = _read_lines(path) if lines else {}
+    if lines:
+        texts = [str(text).encode() for text in _column(table, options.text, path)]
+    else:
+        texts = [text for some in _files_below(path).values() for text in some]
+    if "class_names" not in facts:
+        tokens = _cut(b"\n".join(texts), options.length + 1)[: options.most]
+        if not len(tokens):
+            raise DataError(f"{path}: too little text for a row of {options.length} tokens")
+        return {TOKENS: tokens, CLIENT: np.zeros(len(tokens), np.int64)}
+    names = [str(each) for each in _column(table, options.label, path)]
+    labels = labels_by_name(names, facts["class_names"], str(path))
+    return {TOKENS: np.stack([padded(text, options.length) for text in texts]), LABEL: labels}
 
 
 def _read_lines(path: Path) -> Mapping[str, Sequence[Any]]:
@@ -187,7 +222,7 @@ def next_token_examples(
         for rows, owners in columns
     ]
     train, test = made
-    facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": "bytes"}
+    facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": TOKENIZER}
     return Examples(train, test, facts | {"owners": names if owned else []})
 
 
@@ -209,7 +244,7 @@ def _labelled(
         "vocabulary": BYTES + 1,
         "padding": PADDING,
         "length": options.length,
-        "tokenizer": "bytes",
+        "tokenizer": TOKENIZER,
         "owners": owner_names,
     }
     return Examples(train, test, facts)
@@ -220,7 +255,8 @@ def _cut(text: bytes, length: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text, np.uint8, rows * length).reshape(rows, length)
 
 
-def _padded(text: bytes, length: int) -> npt.NDArray[np.int16]:
+def padded(text: bytes, length: int) -> npt.NDArray[np.int16]:
+    """Return a text's tokens, cut off or filled up."""
     row = np.full(length, PADDING, np.int16)
     row[: len(text)] = np.frombuffer(text[:length], np.uint8)
     return row

@@ -2,8 +2,8 @@
 
 Every tensor is looked up by name in what was trained. A shared one is the leading corner of the old
 one; those that a submodel has for itself come from the smallest old submodel with room for them.
-Rows of the classifier go by the names of the classes. What no old tensor can give stays fresh if it
-belongs to a classifier or an exit, and is an error otherwise.
+Rows of the classifier go by the names of the classes, those of an embedding by the tokens. What no
+old tensor can give stays fresh if it belongs to a classifier or an exit, and is an error otherwise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,13 @@ from nefl.state import ServerState, Tensors
 
 
 @dataclass(frozen=True)
-class ClassRows:
-    """Where classes stand: which tensors have a row for each, and which old row is which new one.
+class MatchedRows:
+    """Where classes, outputs or tokens stand: which tensors have a row for each, and which old row
+    is which new one.
 
     Attributes:
-        names: tensors with one row for each class.
-        pairs: (new row, old row) of each class that both know.
+        names: tensors with one row for each.
+        pairs: (new row, old row) of each that both know.
     """
 
     names: frozenset[str]
@@ -34,7 +35,7 @@ class ClassRows:
 
 
 def adopt(
-    old: ServerState, fresh: ServerState, family: Family, rows: ClassRows
+    old: ServerState, fresh: ServerState, family: Family, rows: Sequence[MatchedRows] = ()
 ) -> tuple[ServerState, set[str]]:
     """Give a family the weights of another.
 
@@ -45,11 +46,12 @@ def adopt(
         ConfigError: naming a tensor that the other family has not, or only smaller.
     """
     allowed = _may_be_fresh(family)
+    matched = {name: each for each in rows for name in each.names}
     stayed: set[str] = set()
     shared: dict[str, Tensor] = {}
     for name, tensor in fresh.shared.items():
-        if name in rows.names:
-            shared[name] = _by_class(name, tensor, old, rows, stayed)
+        if name in matched:
+            shared[name] = _by_row(name, tensor, old, matched[name], stayed)
             continue
         found = _room_for(name, tensor, old)
         if found is None and name not in allowed:
@@ -109,8 +111,8 @@ def _own(mine: Tensors, state: ServerState, stayed: set[str]) -> dict[str, Tenso
     return result
 
 
-def _by_class(
-    name: str, tensor: Tensor, state: ServerState, rows: ClassRows, stayed: set[str]
+def _by_row(
+    name: str, tensor: Tensor, state: ServerState, rows: MatchedRows, stayed: set[str]
 ) -> Tensor:
     if len(rows.pairs) < len(tensor):
         stayed.add(name)
@@ -130,7 +132,7 @@ def _missing(name: str, tensor: Tensor, state: ServerState) -> ConfigError:
     there = f"has it with shape {found[-1]}" if found else "has no such tensor"
     return ConfigError(
         f"model.start: {name} is needed with shape {tuple(tensor.shape)}, what it names {there}; "
-        "take the same model, or a smaller one, and images with the same channels"
+        "take the same model, or a smaller one, and inputs of the same kind"
     )
 
 
@@ -198,9 +200,7 @@ def cut(trained: TrainedFamily, spec: SubmodelSpec, batches: Sequence[Tensor]) -
     specs = (spec,) if spec == full else (spec, full)
     family = Family(trained.family.build, specs, trained.family.per_submodel, "cut to measure")
     fresh = family.initial_state(0)
-    names = trained.card.class_names
-    rows = ClassRows(frozenset(), tuple((row, row) for row in range(len(names))))
-    state, _ = adopt(trained.state, fresh, family, rows)
+    state, _ = adopt(trained.state, fresh, family)
     with torch.random.fork_rng(devices=[]):  # its first weights are not kept
         module = family.build(spec)
     module.load_state_dict(extract(state, family, 1))

@@ -30,9 +30,9 @@ class Budget:
 
     Attributes:
         params: parameters.
-        macs: multiply-accumulates for one image.
-        memory: bytes to predict one image.
-        latency: seconds to predict one image.
+        macs: multiply-accumulates for one example.
+        memory: bytes to predict one example.
+        latency: seconds to predict one example.
     """
 
     params: float | None = None

@@ -19,12 +19,11 @@ from nefl.artifacts.tensorfile import read_metadata, read_tensors, save_tensors
 from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
-from nefl.methods import find_method
+from nefl.methods import networks_of
 from nefl.models.ordered_dropout import SERVING_PER_SUBMODEL
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
 from nefl.nesting.modules import StaticBatchNorm
-from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, build_on_meta
 from nefl.state import ServerState, Tensors
 
@@ -220,9 +219,8 @@ def described_family(card: Card) -> Family:
             f"{card.model!r} is no model of nefl's own, and a file may not name code to run; "
             "give its family: nefl.load(file, family=…)"
         )
-    method = find_method(card.method)
-    signature = Signature(card.input_shape, len(card.class_names))
-    build = ModelBuilder(card.model, signature, method.norm, method.learned_steps)
+    method = networks_of(card.networks or card.method)
+    build = ModelBuilder(card.model, card.signature, method.norm, method.learned_steps)
     if list(specs) != list(range(1, len(specs) + 1)):
         raise RunError(f"submodels {list(specs)}: expected 1, 2, … in order")
     own = SERVING_PER_SUBMODEL if method.ordered_dropout else method.per_submodel

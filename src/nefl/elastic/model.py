@@ -52,7 +52,7 @@ class ElasticModel(nn.Module):
         return self._costs
 
     def forward(self, inputs: Tensor, submodel: int | None = None) -> Tensor:
-        """Return the logits of the submodel in use, or of another for this call alone."""
+        """Return the outputs of the submodel in use, or of another for this call alone."""
         number = self._current if submodel is None else submodel
         return self.models[self.trained.family.index(number)](inputs)  # type: ignore[no-any-return]
 
@@ -78,7 +78,7 @@ class ElasticModel(nn.Module):
     def measure(self, batch_size: int = 1, repeats: int = REPEATS) -> list[float]:
         """Measure the latency of every submodel here and now, in seconds, and keep the table."""
         device = next(self.parameters()).device
-        inputs = torch.zeros(batch_size, *self.trained.card.input_shape, device=device)
+        inputs = self.trained.card.signature.example(batch_size, device)
 
         def predict(model: nn.Module) -> None:
             model(inputs)

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.site import Site
 from nefl.nesting.corners import extract
+from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family
 from nefl.own_code import describe
 from nefl.server.evaluate import combine, make_chunks
@@ -11,20 +13,34 @@ from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, Tra
 
 
 class SerialEngine:
-    """Trains and evaluates in this process."""
+    """Trains and evaluates in this process.
 
-    def __init__(self, site: Site, family: Family) -> None:
+    Args:
+        site: where.
+        family: the family.
+        memories: where clients' memory lies; without it they have none.
+    """
+
+    def __init__(self, site: Site, family: Family, memories: MemoryFiles | None = None) -> None:
         self._site = site
         self._family = family
+        self._memories = memories if site.objective.keeps else None
 
     def train(
         self, state: ServerState, tasks: Sequence[TrainTask]
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Yield each task's update. A client that raises costs its update, not the round."""
+        memories = self._memories
+        if memories is not None:
+            memories.begin(state.round_number)
         for task in tasks:
-            tensors = extract(state, self._family, task.submodel)
+            receives = self._site.objective.receives
+            tensors = extract_all(state, self._family, task.submodel, receives)
+            keeper = None
+            if memories is not None:
+                keeper = memories.keeper(task.client, task.round_number)
             try:
-                result: ClientUpdate | ClientFailure = self._site.train(task, tensors)
+                result: ClientUpdate | ClientFailure = self._site.train(task, tensors, keeper)
             except Exception as error:
                 result = ClientFailure(task, describe(error))
             yield result

@@ -3,11 +3,12 @@
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from nefl.nesting.sets import memory_layout, travel_layout
 from nefl.nesting.spec import Family, TensorInfo
 from nefl.state import ServerState
 
@@ -29,9 +30,19 @@ class SharedWeights:
         family: whose weights they are; it alone decides where each tensor lies.
         slots: how many updates have a place.
         descriptor: the shared file. The first to map it gives it its size.
+        receives: the sets of the server's memory that clients receive.
+        sends: the sets that come with an update.
     """
 
-    def __init__(self, family: Family, slots: int, descriptor: int) -> None:
+    def __init__(
+        self,
+        family: Family,
+        slots: int,
+        descriptor: int,
+        *,
+        receives: Sequence[str] = (),
+        sends: Sequence[str] = (),
+    ) -> None:
         self._family = family
         place = _Places()
         self._shared = {name: place.take(i) for name, i in family.global_layout.items()}
@@ -39,12 +50,14 @@ class SharedWeights:
             {n: place.take(family.layout(k)[n]) for n in sorted(family.own_names(k))}
             for k in range(1, len(family) + 1)
         ]
+        memory = {n: place.take(i) for n, i in memory_layout(family, receives).items()}
         self._slots_start = place.end
         self._slot_places: list[Mapping[str, tuple[int, TensorInfo]]] = []
         self._slot_bytes = 0
         for k in range(1, len(family) + 1):
             in_slot = _Places()
-            self._slot_places.append({n: in_slot.take(i) for n, i in family.layout(k).items()})
+            layout = travel_layout(family, k, sends)
+            self._slot_places.append({n: in_slot.take(i) for n, i in layout.items()})
             self._slot_bytes = max(self._slot_bytes, in_slot.end)
         size = self._slots_start + slots * self._slot_bytes
         if os.fstat(descriptor).st_size < size:
@@ -54,6 +67,7 @@ class SharedWeights:
             0,
             {name: self._tensor(*where) for name, where in self._shared.items()},
             tuple({n: self._tensor(*where) for n, where in own.items()} for own in self._own),
+            {name: self._tensor(*where) for name, where in memory.items()},
         )
 
     @property
@@ -68,9 +82,12 @@ class SharedWeights:
         for mine, theirs in zip(self._state.per_submodel, state.per_submodel, strict=True):
             for name, tensor in mine.items():
                 tensor.copy_(theirs[name])
+        for name, tensor in self._state.memory.items():
+            if name in state.memory:  # before the first round there is none, and none is asked for
+                tensor.copy_(state.memory[name])
 
     def slot(self, number: int, submodel: int) -> dict[str, Tensor]:
-        """Return the tensors of an update of a submodel in one of the slots."""
+        """Return the tensors of an update of a submodel in one of the slots, sets among them."""
         start = self._slots_start + number * self._slot_bytes
         places = self._slot_places[submodel - 1]
         return {name: self._tensor(start + offset, i) for name, (offset, i) in places.items()}

@@ -7,15 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nefl.client import LocalTraining, train
+from nefl.client.memory import Keeper, recall, renew, roll_kept
+from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError
-from nefl.losses import LOSSES
-from nefl.methods import find_method
+from nefl.methods import method_of
 from nefl.nesting.profile import stage_channels
+from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family
+from nefl.server.check import first_not_finite
 from nefl.server.evaluate import (
     BATCH,
     Chunk,
@@ -102,6 +104,7 @@ class Site:
 
     Attributes:
         measures_norms: whether norms are measured before a submodel is scored.
+        objective: what clients follow: which sets they keep, receive and send.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class Site:
         self._train = _Examples(task.visible(task.train), device)
         self._test = _Examples(task.visible(task.test), device)
         self._test_rows = subset(task, config).test
-        method = find_method(config.model.method)
+        method = method_of(config.model)
         how = LocalTraining(
             config.local,
             config.schedule,
@@ -129,8 +132,10 @@ class Site:
             config.seed,
             method.clip_norm if config.local.clip_norm is None else config.local.clip_norm,
             task,
-            loss=LOSSES[method.loss],
+            objective=method.objective,
         )
+        self.objective = method.objective
+        self._rolling = method.rolling
         asked = config.local.memory_format
         self._how = {
             k: replace(how, memory_format=pick_memory_format(asked, family, k, device))
@@ -149,11 +154,35 @@ class Site:
         """What is measured of a submodel."""
         return self._task.measured
 
-    def train(self, task: TrainTask, tensors: Tensors) -> ClientUpdate:
-        """Train a task from a submodel's tensors; the update lives until the next call."""
-        model = self._load(task.submodel, tensors)
+    def train(
+        self, task: TrainTask, tensors: Tensors, keeper: Keeper | None = None
+    ) -> ClientUpdate:
+        """Train a task; the update lives until the next call.
+
+        Args:
+            task: whose work it is.
+            tensors: what came from the server: the submodel's weights, and sets beside them.
+            keeper: where the client's memory lies, if its method has one.
+        """
+        weights, received = unpack(tensors)
+        model = self._load(task.submodel, weights)
         rows = self._train.take(self._partition.client(task.client))
-        return train(task, model, rows, self._how[task.submodel])
+        keeps, family = self.objective.keeps, self._family
+        kept = self._kept(task, keeper) if keeps else {}
+        given = Given(weights, received, recall(kept, family, task.submodel, keeps))
+        update, now = train(task, model, rows, self._how[task.submodel], given)
+        finite = all(first_not_finite(tensors) is None for tensors in now.values())
+        if keeps and keeper is not None and finite:  # else its update is refused too
+            keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
+        return update
+
+    def _kept(self, task: TrainTask, keeper: Keeper | None) -> Tensors:
+        """Return what a client kept in its last round, its channels where they are now."""
+        found = None if keeper is None else keeper.load()
+        if found is None:
+            return {}
+        last, kept = found
+        return roll_kept(kept, self._family, task.round_number - last) if self._rolling else kept
 
     def score(self, chunk: Chunk, tensors: Tensors) -> Score:
         """Score a piece of an evaluation."""

@@ -10,12 +10,15 @@ from typing import Any
 
 from nefl.config_reading import config_from
 from nefl.data import Partition, open_cached
+from nefl.engines.memory_files import MemoryFile
 from nefl.engines.sharing import SharedWeights
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import NeflError, NestingError
 from nefl.methods import family_of
 from nefl.nesting.corners import extract
+from nefl.nesting.sets import extract_all, pack
+from nefl.nesting.spec import Family
 from nefl.own_code import describe, own_tracebacks
 from nefl.server.evaluate import Chunk
 from nefl.state import TrainTask
@@ -64,29 +67,42 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     partition = Partition.load(given["partition"])
     device = pick_device(config.engine.device)
     site = Site(config, family, learned, partition, device)
-    return _Work(site, SharedWeights(family, given["slots"], descriptor), family)
+    objective = site.objective
+    weights = SharedWeights(
+        family,
+        given["slots"],
+        descriptor,
+        receives=objective.receives,
+        sends=objective.sends,
+    )
+    return _Work(site, weights, family, Path(given["memory"]))
 
 
 class _Work:
-    def __init__(self, site: Site, weights: SharedWeights, family: Any) -> None:
+    def __init__(self, site: Site, weights: SharedWeights, family: Family, memory: Path) -> None:
         self._site = site
         self._weights = weights
         self._family = family
+        self._memory = memory
 
     def answer(self, job: dict[str, Any]) -> bytes:
         """Carry out a job; what it raises goes back to the server as its failure."""
         try:
             if "train" in job:
-                return self._train(TrainTask(*job["train"]), job["slot"])
+                return self._train(TrainTask(*job["train"]), job["slot"], job["last"])
             return self._score(Chunk(*job["score"]))
         except Exception as error:  # whatever a client's code may raise
             return _reply(error=describe(error))
 
-    def _train(self, task: TrainTask, slot: int) -> bytes:
-        tensors = extract(self._weights.state, self._family, task.submodel)
-        update = self._site.train(task, tensors)
+    def _train(self, task: TrainTask, slot: int, last: int | None) -> bytes:
+        objective = self._site.objective
+        state, family = self._weights.state, self._family
+        tensors = extract_all(state, family, task.submodel, objective.receives)
+        keeper = MemoryFile(self._memory, task.client, task.round_number, last)
+        update = self._site.train(task, tensors, keeper)
+        back = pack(update.trained, update.sent)
         for name, place in self._weights.slot(slot, task.submodel).items():
-            place.copy_(update.trained[name])
+            place.copy_(back[name])
         return _reply(examples=update.examples, metrics=dict(update.metrics))
 
     def _score(self, chunk: Chunk) -> bytes:

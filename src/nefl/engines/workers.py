@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from nefl.config import RunConfig
+from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.sharing import SharedWeights, make_shared_file
 from nefl.errors import RunError
+from nefl.methods import method_of
+from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family
 from nefl.server.evaluate import Score, combine, make_chunks, needs_measuring
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
@@ -46,6 +49,7 @@ class WorkersEngine:
         partition: the file with the partition.
         test_examples: how many test examples there are.
         workers: how many processes.
+        memories: where clients' memory lies.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class WorkersEngine:
         partition: Path,
         test_examples: int,
         workers: int,
+        memories: MemoryFiles,
     ) -> None:
         self._family = family
         self._metrics = task.measured
@@ -65,7 +70,15 @@ class WorkersEngine:
         # Twice the workers: results wait their turn without keeping anybody from the next task.
         self._slots = 2 * workers
         self._descriptor = make_shared_file()
-        self._weights = SharedWeights(family, self._slots, self._descriptor)
+        objective = method_of(config.model).objective
+        self._weights = SharedWeights(
+            family,
+            self._slots,
+            self._descriptor,
+            receives=objective.receives,
+            sends=objective.sends,
+        )
+        self._memories = memories if objective.keeps else None
         self._setup = {
             "config": config.to_dict(),
             "path": [path or str(Path.cwd()) for path in sys.path],
@@ -73,6 +86,7 @@ class WorkersEngine:
             "partition": str(partition),
             "slots": self._slots,
             "fingerprint": family.fingerprint,
+            "memory": str(memories.folder),
         }
         self._deaths = 0
         self._any_ready = False
@@ -98,10 +112,13 @@ class WorkersEngine:
         failed if that happens as often as it may: then it is the task that kills.
         """
         self._weights.write(state)
+        if self._memories is not None:
+            self._memories.begin(state.round_number)
         jobs: list[dict[str, Any]] = [
             {
                 "train": [task.round_number, task.client, task.submodel],
                 "slot": number % self._slots,
+                "last": self._memories and self._memories.last_round(task.client),
             }
             for number, task in enumerate(tasks)
         ]
@@ -110,8 +127,8 @@ class WorkersEngine:
             if "error" in reply:
                 yield ClientFailure(task, reply["error"])
             else:
-                trained = self._weights.slot(number % self._slots, task.submodel)
-                yield ClientUpdate(task, trained, reply["examples"], reply["metrics"])
+                trained, sent = unpack(self._weights.slot(number % self._slots, task.submodel))
+                yield ClientUpdate(task, trained, reply["examples"], reply["metrics"], sent)
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         """Measure submodels on the test set.

@@ -1,7 +1,7 @@
 """ExecuTorch programs (.pte) for phones and boards, with XNNPACK's kernels, run by its runtime.
 
-A program takes one image at a time: its memory is planned when it is made. The card and a checksum
-follow behind the program, where the runtime does not look.
+A program takes one example at a time: its memory is planned when it is made. The card and a
+checksum follow behind the program, where the runtime does not look.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ class ExecuTorchRunner:
         self._program = program  # the runtime reads it in place and does not keep it alive
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of float32 inputs [N, C, H, W]."""
+        """Return the outputs of a batch of inputs, one after the other."""
         # The runtime's output is overwritten by the next call.
         return torch.cat(
-            [self._method.execute([image[None].contiguous()])[0].clone() for image in inputs]
+            [self._method.execute([each[None].contiguous()])[0].clone() for each in inputs]
         )
 
 

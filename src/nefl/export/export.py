@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from nefl.elastic.file import TrainedFamily, load, measured_tensors, save_family
 from nefl.elastic.model import measure_latency
 from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
-from nefl.export.compare import MAX_ACCURACY_LOSS, Comparison, check, compare
+from nefl.export.compare import MAX_LOSS, Comparison, check, compare
 from nefl.export.fold import Plain, fold
 from nefl.export.formats import find_format, format_for
 from nefl.export.measure import Measured, measure_file
@@ -23,12 +24,13 @@ from nefl.files import check_target, write_atomically
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
 from nefl.state import ServerState
+from nefl.tasks.task import Task
 
-IMAGES = 1000
-"""Test images on which a file is compared with the trained model."""
+EXAMPLES = 1000
+"""Test examples on which a file is compared with the trained model."""
 
 CALIBRATION = 256
-"""Training images that show int8 the ranges of activations."""
+"""Training examples that show int8 the ranges of activations."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,11 @@ def export_submodel(
     format_name: str | None = None,
     quantized: bool = False,
     best: bool = False,
-    images: int = IMAGES,
-    max_loss: float = MAX_ACCURACY_LOSS,
+    examples: int = EXAMPLES,
+    max_loss: float = MAX_LOSS,
     measure: bool = True,
     trust_code: bool = False,
+    task: Task | None = None,
 ) -> Export:
     """Write a submodel of a run as a plain network, and check the file in its own runtime.
 
@@ -78,10 +81,11 @@ def export_submodel(
         format_name: a name in `FORMATS`; left out, the end of the file's name decides.
         quantized: int8 instead of float32.
         best: the best checkpoint instead of the newest.
-        images: test images for the comparison.
-        max_loss: accuracy that int8 may lose.
+        examples: test examples for the comparison.
+        max_loss: what int8 may lose of the most important metric, see `compare.MAX_LOSS`.
         measure: whether to measure latency and peak memory.
         trust_code: import what the run names, though it was never named on this machine.
+        task: what the run learned, where that was given in memory with functions of its own.
 
     Raises:
         NeflError: if something is missing, nothing fits, or the file differs from the model.
@@ -93,25 +97,25 @@ def export_submodel(
             "into one file with the format elastic"
         )
     format_name = format_for(path, format_name, family=False)
-    _check_images(images)
+    _check_examples(examples)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
-    source = open_run(run, best=best, trust_code=trust_code)
+    source = open_run(run, best=best, trust_code=trust_code, task=task)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
     assert submodel is not None  # noqa: S101 -- one of the two is given
     source.setting.family.index(submodel)
     with tuned_process(source.setting.config.engine.threads):
-        done = _write(source, submodel, path, format_name, quantized, images, max_loss)
+        done = _write(source, submodel, path, format_name, quantized, examples, max_loss)
     # A process of its own can rebuild nefl's models from their names, and no others.
     alone = format_name != "safetensors" or done.card.model in MODELS
     return replace(done, measured=measure_file(path)) if measure and alone else done
 
 
-def _check_images(images: int) -> None:
-    if images < 1:
-        raise ConfigError(f"images {images}: give 1 or more to compare on")
+def _check_examples(examples: int) -> None:
+    if examples < 1:
+        raise ConfigError(f"examples {examples}: give 1 or more to compare on")
 
 
 def _write(
@@ -120,11 +124,11 @@ def _write(
     path: Path,
     format_name: str,
     quantized: bool,
-    images: int,
+    examples: int,
     max_loss: float,
 ) -> Export:
     form = find_format(format_name)
-    inputs, labels = source.test_batch(images)
+    inputs, target = source.test_batch(examples)
     wanted = predict_batches(source.submodel(submodel), inputs)
     plain = fold(source.submodel(submodel))
     card = replace(source.card((submodel,)), quantized="int8" if quantized else None)
@@ -136,9 +140,10 @@ def _write(
     def write(beside: Path) -> None:
         """Write, try, and write again with what the trial has shown; both must pass."""
         save(beside, card)
-        comparison = compare(reopen(beside)(inputs), wanted, labels)
+        got = predict_batches(reopen(beside), inputs)
+        comparison = compare(got, wanted, target, source.setting.task)
         check(comparison, quantized=quantized, max_loss=max_loss)
-        final = replace(card, submodels=(with_accuracy(card.submodels[0], comparison),))
+        final = replace(card, submodels=(with_values(card.submodels[0], comparison),))
         save(beside, final)
         again = reopen(beside)
         if not torch.allclose(again(inputs[:2]), wanted[:2], atol=2 * comparison.difference + 1e-6):
@@ -150,9 +155,10 @@ def _write(
     return Export(path, format_name, path.stat().st_size, written, plain, comparison, None)
 
 
-def with_accuracy(card: SubmodelCard, found: Comparison) -> SubmodelCard:
-    """Note a file's own accuracy on its card."""
-    return replace(card, accuracy=found.accuracy, images=found.images)
+def with_values(card: SubmodelCard, found: Comparison) -> SubmodelCard:
+    """Note on a card what was measured of the file itself."""
+    finite = {name: value for name, value in found.values.items() if isfinite(value)}
+    return replace(card, values=finite, examples=found.examples)
 
 
 def largest_that_fits(source: Source, budget: Budget) -> int:
@@ -206,8 +212,9 @@ def export_family(
     out: str | Path,
     *,
     best: bool = False,
-    images: int = IMAGES,
+    examples: int = EXAMPLES,
     trust_code: bool = False,
+    task: Task | None = None,
 ) -> ElasticExport:
     """Write all submodels of a run to one elastic file, and check each of them.
 
@@ -217,22 +224,23 @@ def export_family(
         NeflError: if something is missing or a submodel differs from the trained one.
     """
     path = Path(out)
-    _check_images(images)
+    _check_examples(examples)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
     check_target(path)
-    source = open_run(run, best=best, trust_code=trust_code)
+    source = open_run(run, best=best, trust_code=trust_code, task=task)
     numbers = tuple(range(1, len(source.setting.family) + 1))
     trained = TrainedFamily(source.card(numbers), source.setting.family, _as_evaluated(source))
-    inputs, labels = source.test_batch(images)
+    inputs, target = source.test_batch(examples)
     found: list[Comparison] = []
     with tuned_process(source.setting.config.engine.threads):
         for number in numbers:
             wanted = predict_batches(source.submodel(number), inputs)
-            comparison = compare(predict_batches(trained.model(number), inputs), wanted, labels)
+            got = predict_batches(trained.model(number), inputs)
+            comparison = compare(got, wanted, target, source.setting.task)
             check(comparison, quantized=False)
             found.append(comparison)
-    submodels = tuple(map(with_accuracy, trained.card.submodels, found))
+    submodels = tuple(map(with_values, trained.card.submodels, found))
     trained = replace(trained, card=replace(trained.card, submodels=submodels))
     save_family(path, trained)
     again = load(path, source.setting.family)  # its checksum is compared

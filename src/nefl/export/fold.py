@@ -13,10 +13,11 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 from torch.nn.modules.conv import _ConvNd
 
+from nefl.models.decoder import FromHeads, ToHeads
 from nefl.models.vit import HeadsToStream
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm, StepSize
 
-FACTORABLE = (_ConvNd, nn.Linear, HeadsToStream, BatchNorm)
+FACTORABLE = (_ConvNd, nn.Linear, HeadsToStream, FromHeads, BatchNorm)
 """Modules whose output is multiplied when their weight and their bias are."""
 
 
@@ -41,7 +42,7 @@ class _Tracer(fx.Tracer):
     """Looks into every module but those that folding deals with and torch's own."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = isinstance(m, (StepSize, *FACTORABLE))
+        known = isinstance(m, (StepSize, ToHeads, *FACTORABLE))
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -151,7 +152,7 @@ def _bypass(network: fx.GraphModule, node: fx.Node, instead: object) -> None:
 
 def _multiply(module: nn.Module, factor: Tensor, shift: Tensor | None = None) -> None:
     """Let a layer give `factor * output + shift`; a factor for all, or one for each channel."""
-    weight, bias = module.weight, module.bias
+    weight, bias = module.weight, getattr(module, "bias", None)
     assert isinstance(weight, Tensor)  # noqa: S101
     by_row = factor.reshape(-1, *[1] * (weight.ndim - 1)) if factor.ndim else factor
     module.weight = nn.Parameter((weight.double() * by_row).to(weight.dtype), requires_grad=False)

@@ -28,7 +28,7 @@ class Measured:
     """What a file cost on this machine.
 
     Attributes:
-        latency: median seconds for one image, on one thread.
+        latency: median seconds for one example, on one thread.
         memory: bytes that opening the file and predicting took at most, beyond what the
             process had before; that includes what the runtime loads on first use.
     """
@@ -60,7 +60,7 @@ def _measure(path: Path) -> Measured:
     torch.nn.functional.conv2d(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 3, 3))  # wake the kernels
     before = _start_of_peak()
     runner = form.open(path)
-    inputs = torch.zeros(1, *runner.card.input_shape)
+    inputs = runner.card.signature.example(1)
     runner(inputs)
     peak = _peak() - before
     return Measured(measure_latency(lambda: runner(inputs), REPEATS), max(peak, 0))

@@ -19,7 +19,7 @@ from nefl.export.runner import Save, quiet
 from nefl.extras import need
 
 EXTRA = "onnx"
-INPUT, OUTPUT = "images", "logits"
+INPUT, OUTPUT = "inputs", "outputs"
 OPSET = 20
 CALIBRATION_BATCH = 32
 
@@ -35,11 +35,12 @@ class OnnxRunner:
     def __init__(self, card: Card, session: Any) -> None:
         self.card = card
         self._session = session
+        self._input = session.get_inputs()[0].name  # older files call it otherwise
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of float32 inputs [N, C, H, W]."""
-        (logits,) = self._session.run([OUTPUT], {INPUT: inputs.contiguous().numpy()})
-        return torch.from_numpy(logits)
+        """Return the outputs of a batch of inputs, as the card's signature describes both."""
+        (outputs,) = self._session.run(None, {self._input: inputs.contiguous().numpy()})
+        return torch.from_numpy(outputs)
 
 
 def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
@@ -146,7 +147,7 @@ def _tensors(message: Any, onnx: Any) -> Iterator[Any]:
 
 
 def _quantize(model: Any, calibration: Tensor) -> Any:
-    """Quantize weights by channel and activations by what training images show."""
+    """Quantize weights by channel and activations by what training examples show."""
     quantization = need("onnxruntime.quantization", EXTRA)
     preparation = need("onnxruntime.quantization.shape_inference", EXTRA)
     onnx = need("onnx", EXTRA)

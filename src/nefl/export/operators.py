@@ -25,7 +25,8 @@ _ATEN = """
 
     add.Tensor add.Scalar add_.Tensor sub.Tensor sub.Scalar sub_.Tensor rsub.Scalar addcmul.default
     mul.Tensor mul.Scalar mul_.Tensor div.Tensor div.Scalar div_.Tensor
-    pow.Tensor_Scalar pow.Tensor_Tensor neg.default abs.default exp.default log.default
+    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar cos.default sin.default outer.default
+    neg.default abs.default exp.default log.default
     sqrt.default rsqrt.default reciprocal.default erf.default maximum.default minimum.default
     eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar
     gt.Tensor gt.Scalar ge.Tensor ge.Scalar where.self masked_fill.Scalar tril.default triu.default

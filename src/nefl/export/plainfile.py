@@ -12,9 +12,8 @@ from nefl.elastic.file import checksum, read_checked
 from nefl.errors import NeflError, RunError
 from nefl.export.fold import fold
 from nefl.export.runner import Save, TorchRunner
-from nefl.methods import find_method
+from nefl.methods import networks_of
 from nefl.models.table import MODELS, ModelBuilder
-from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, TensorInfo, build_on_meta
 
 FORMAT = "nefl-submodel-1"
@@ -68,9 +67,8 @@ def _builder(card: Card) -> ModelBuilder:
             f"{card.model!r} is no model of nefl's own, and a file may not name code to run; "
             "export it to ONNX, or give its builder: nefl.open_model(file, build)"
         )
-    method = find_method(card.method)
-    signature = Signature(card.input_shape, len(card.class_names))
-    return ModelBuilder(card.model, signature, method.norm, method.learned_steps)
+    method = networks_of(card.networks or card.method)
+    return ModelBuilder(card.model, card.signature, method.norm, method.learned_steps)
 
 
 def quantize_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""int8 for networks that torch exports: post-training, calibrated on training images (torchao)."""
+"""int8 for networks that torch exports: after training, calibrated on its examples (torchao)."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ BATCH = 32
 def quantize(network: nn.Module, calibration: Tensor) -> Any:
     """Return the network with int8 weights and activations, as a graph for `torch.export`.
 
-    Weights are quantized by channel and activations by what training images show, in the way that
+    Weights are quantized by channel and activations by what training examples show, in the way that
     XNNPACK's kernels take them.
 
     Args:
         network: the plain network.
-        calibration: inputs from training images.
+        calibration: inputs from training examples.
 
     Raises:
         ConfigError: if torchao or ExecuTorch is not installed.

@@ -23,7 +23,7 @@ class Runner(Protocol):
     card: Card
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of float32 inputs [N, C, H, W]."""
+        """Return the outputs of a batch of inputs, as the card's signature describes both."""
 
 
 class TorchRunner:
@@ -34,36 +34,36 @@ class TorchRunner:
         self._network = network
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of float32 inputs [N, C, H, W]."""
+        """Return the outputs of a batch of inputs, as the card's signature describes both."""
         with torch.inference_mode():
             return self._network(inputs)  # type: ignore[no-any-return]
 
 
 def try_out(path: Path, card: Card, predict: Callable[[Tensor], Tensor]) -> None:
-    """Let a network answer for one empty image, as a card describes its inputs and answers.
+    """Let a network answer for one empty example, as a card describes its inputs and answers.
 
     Raises:
         RunError: if it does not take such inputs, or gives other answers, or none that are finite.
     """
-    shape, wanted = (1, *card.input_shape), (1, len(card.class_names))
+    example, wanted = card.signature.example(1), (1, *card.signature.output_shape)
     try:
         with torch.inference_mode():
-            logits = predict(torch.zeros(shape))
-        found = f"{logits.dtype} {tuple(logits.shape)}".removeprefix("torch.")
+            outputs = predict(example)
+        found = f"{outputs.dtype} {tuple(outputs.shape)}".removeprefix("torch.")
     except Exception as error:  # every runtime raises its own kinds, of no common base
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(
-            f"{path}: does not take inputs of shape {shape}, which its description names "
-            f"({reason[:200]}); export it again"
+            f"{path}: does not take inputs of shape {tuple(example.shape)}, which its description "
+            f"names ({reason[:200]}); export it again"
         ) from None
-    if logits.dtype == torch.float32 and not bool(logits.isfinite().all()):
+    if outputs.dtype == torch.float32 and not bool(outputs.isfinite().all()):
         raise RunError(
             f"{path}: answers with numbers that are not finite: its weights are damaged, or "
             "training went astray; export another checkpoint"
         )
-    if logits.dtype != torch.float32 or tuple(logits.shape) != wanted:
+    if outputs.dtype != torch.float32 or tuple(outputs.shape) != wanted:
         raise RunError(
-            f"{path}: answers with {found}, but its description names classes for float32 "
+            f"{path}: answers with {found}, but its description names float32 "
             f"{wanted}; export it again"
         )
 

@@ -1,9 +1,11 @@
-"""A finished run as the source of exports: its submodels as they are evaluated, and real images."""
+"""A finished run as the source of exports: submodels as they are evaluated, and real examples."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,10 @@ from nefl.artifacts.card import Card, SubmodelCard
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.notes import stored_config
+from nefl.asking.ways import card_facts
 from nefl.engines.site import Site
+from nefl.measured import MeasuredBy
+from nefl.methods import method_of, networks_like
 from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
@@ -24,7 +29,10 @@ from nefl.server.evaluate import BATCH
 from nefl.setting import Setting, prepare
 from nefl.state import ServerState
 from nefl.tasks.dealing import subset
-from nefl.tasks.task import rows_of
+from nefl.tasks.task import Task, rows_of
+
+MAX_ANSWERS = 2**26
+"""Numbers that a model may answer with in one comparison."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,27 +75,32 @@ class Source:
         return Card(
             model=config.model.name,
             method=config.model.method,
+            networks=networks_like(method_of(config.model)),
             data=task.name,
             rounds=self.state.round_number,
-            class_names=task.class_names,
-            image_shape=tuple(task.facts["image_shape"]),
-            input_shape=task.signature.input_shape,
-            mean=tuple(task.facts["mean"]),
-            std=tuple(task.facts["std"]),
+            kind=task.kind,
+            signature=task.signature,
+            metrics=tuple(MeasuredBy(m.name, m.better, percent=m.percent) for m in task.measured),
             submodels=tuple(map(self.describe, numbers)),
+            # Classes may be those of a partition alone; an answer needs a name for each output.
+            class_names=task.class_names if task.classes == task.signature.outputs else (),
+            facts=card_facts(task.kind, task.facts),
             version=version("nefl"),
         )
 
     def test_batch(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels of test images, evenly spaced over the test set."""
+        """Return inputs and targets of test examples, evenly spaced over the test set.
+
+        They are fewer than asked for where that many answers would not fit into memory.
+        """
         task = self.setting.task
-        rows = rows_of(
-            task.visible(task.test), _spaced(subset(task, self.setting.config).test, count)
-        )
+        most = max(1, MAX_ANSWERS // prod(task.signature.output_shape))
+        chosen = _spaced(subset(task, self.setting.config).test, min(count, most))
+        rows = rows_of(task.visible(task.test), chosen)
         return task.make_inputs(rows), task.make_target(rows)
 
     def training_batch(self, count: int) -> Tensor:
-        """Return inputs of clients' training images, without augmentation."""
+        """Return inputs of clients' training examples, without augmentation."""
         rows = _spaced(np.sort(self.setting.partition.indices), count)
         task = self.setting.task
         return task.make_inputs(rows_of(task.visible(task.train), rows))
@@ -98,13 +111,16 @@ def _spaced(rows: np.ndarray, count: int) -> np.ndarray:
     return np.asarray(rows[places])
 
 
-def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -> Source:
+def open_run(
+    run: str | Path, *, best: bool = False, trust_code: bool = False, task: Task | None = None
+) -> Source:
     """Open a run to export from.
 
     Args:
         run: its folder; it may be in use.
         best: take the best checkpoint instead of the newest.
         trust_code: import what the run names, though it was never named on this machine.
+        task: what the run learned, where that was given in memory with functions of its own.
 
     Raises:
         NeflError: if there is no such run or checkpoint, its data cannot be had or has changed, or
@@ -115,7 +131,7 @@ def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -
     check_code(config, path, trusted=trust_code)
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
-    setting = prepare(replace(config, engine=engine, local=local))
+    setting = prepare(replace(config, engine=engine, local=local), task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)
@@ -123,7 +139,7 @@ def open_run(run: str | Path, *, best: bool = False, trust_code: bool = False) -
     return Source(replace(setting, family=family), state)
 
 
-def predict_batches(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the logits of many inputs, some at a time."""
+def predict_batches(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Return the outputs of many inputs, some at a time."""
     with torch.inference_mode():
         return torch.cat([model(batch) for batch in torch.split(inputs, BATCH)])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -136,10 +137,13 @@ def rotary_turns(tokens: int, head_dim: int, device: torch.device) -> tuple[Tens
     return angles.cos(), angles.sin()
 
 
+torch.fx.wrap("rotary_turns")  # angles depend on no value: exports take them as they are
+
+
 def _turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
     first, second = x.chunk(2, dim=-1)
-    cosine, sine = (turn.to(x.dtype) for turn in turns)
-    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+    cosine, sine = turns
+    return x * cosine.to(x.dtype) + torch.cat((-second, first), dim=-1) * sine.to(x.dtype)
 
 
 class FeedForward(nn.Module):

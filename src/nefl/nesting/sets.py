@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from nefl.nesting.corners import corner
+from nefl.nesting.corners import corner, extract
 from nefl.nesting.spec import Family, TensorInfo
-from nefl.state import Tensors
+from nefl.state import ServerState, Tensors
+
+TRAVELLING = "method/"
+"""What the names of sets begin with, where they travel beside the weights."""
 
 
 def set_layout(family: Family, submodel: int) -> dict[str, TensorInfo]:
@@ -65,3 +68,45 @@ def extract_set(memory: Tensors, family: Family, submodel: int, name: str) -> di
         else memory[f"{name}/shared/{key}"][corner(info.shape)]
         for key, info in set_layout(family, submodel).items()
     }
+
+
+def travel_layout(family: Family, submodel: int, sets: Iterable[str]) -> dict[str, TensorInfo]:
+    """Return all that travels between the server and a client, one way: weights and some sets.
+
+    Sets stand beside the weights as `method/set/parameter`. Whatever carries, counts or checks
+    what travels asks here.
+    """
+    layout = dict(family.layout(submodel))
+    of_set = set_layout(family, submodel)
+    for each in sets:
+        layout |= {f"{TRAVELLING}{each}/{name}": info for name, info in of_set.items()}
+    return layout
+
+
+def extract_all(
+    state: ServerState, family: Family, submodel: int, sets: Iterable[str]
+) -> dict[str, Tensor]:
+    """Return what goes out to a client: a submodel's tensors and its part of some sets; views."""
+    parts = {each: extract_set(state.memory, family, submodel, each) for each in sets}
+    return pack(extract(state, family, submodel), parts)
+
+
+def pack(weights: Tensors, sets: Mapping[str, Tensors]) -> dict[str, Tensor]:
+    """Return weights and sets under the names they travel by."""
+    packed = dict(weights)
+    for each, tensors in sets.items():
+        packed |= {f"{TRAVELLING}{each}/{name}": tensor for name, tensor in tensors.items()}
+    return packed
+
+
+def unpack(tensors: Tensors) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """Return the weights and the sets of what has travelled."""
+    weights: dict[str, Tensor] = {}
+    sets: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if not key.startswith(TRAVELLING):
+            weights[key] = tensor
+            continue
+        each, _, name = key.removeprefix(TRAVELLING).partition("/")
+        sets.setdefault(each, {})[name] = tensor
+    return weights, sets

@@ -41,6 +41,10 @@ class Signature:
             raise ConfigError(f"input {self.shown}: give sizes above 0, as in 3x32x32")
         if not 1 <= self.outputs <= MAX_OUTPUTS:
             raise ConfigError(f"outputs {self.outputs}: give a number from 1 to {MAX_OUTPUTS}")
+        if self.tokens < 0:
+            raise ConfigError(f"tokens {self.tokens}: give how many there are, 0 for numbers")
+        if self.padding is not None and not 0 <= self.padding < self.tokens:
+            raise ConfigError(f"padding {self.padding}: give a token, 0 to {self.tokens - 1}")
 
     @property
     def shown(self) -> str:
@@ -51,6 +55,11 @@ class Signature:
     def numel(self) -> int:
         """How many numbers or tokens one example has."""
         return prod(self.input_shape)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """What a model gives for one example, without the batch axis."""
+        return (*self.input_shape, self.outputs) if self.each_token else (self.outputs,)
 
     def example(self, batch: int, device: "str | torch.device" = "cpu") -> "Tensor":
         """Return a batch of the right shape and dtype, all zeros; without values on `meta`."""

@@ -6,7 +6,7 @@ Elements that nobody trained keep their value and their memory; statistics take 
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -223,8 +223,24 @@ def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
     Raises:
         ConfigError: if not.
     """
-    for key in ("keeps", "needs"):
-        names = getattr(step, key)
+    check_set_names(step, ("keeps", "needs"), who)
+    missing = [name for name in step.needs if name not in sends]
+    if missing:
+        raise ConfigError(
+            f"{who}: its step needs {', '.join(missing)} from every client, and they send "
+            f"{', '.join(sends) or 'nothing'} beside their weights; take a method that sends it"
+        )
+    return step
+
+
+def check_set_names(code: object, keys: Sequence[str], who: str) -> None:
+    """Raise unless a step or an objective names its sets as they can be named.
+
+    Raises:
+        ConfigError: naming the attribute.
+    """
+    for key in keys:
+        names = getattr(code, key)
         good = isinstance(names, tuple) and all(
             isinstance(name, str) and _SET_NAME.fullmatch(name) for name in names
         )
@@ -233,10 +249,3 @@ def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
                 f"{who}: {key} is {names!r:.80}; give a tuple of different names of small letters, "
                 "digits, - and _"
             )
-    missing = [name for name in step.needs if name not in sends]
-    if missing:
-        raise ConfigError(
-            f"{who}: its step needs {', '.join(missing)} from every client, and they send "
-            f"{', '.join(sends) or 'nothing'} beside their weights; take a method that sends it"
-        )
-    return step

@@ -26,7 +26,7 @@ class Lane:
             Refusal: 503, if too many wait already.
         """
         if not self._places.acquire(blocking=False):
-            raise Refusal(503, "busy with other pictures; try again in a moment")
+            raise Refusal(503, "busy with others; try again in a moment")
         try:
             with self._one:
                 yield

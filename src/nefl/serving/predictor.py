@@ -1,4 +1,4 @@
-"""From pictures to named answers, with any file that `nefl export` wrote."""
+"""From things of a user's to answers, with any file that `nefl export` wrote."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,33 +11,31 @@ import torch
 from torch import Tensor
 
 from nefl.artifacts.card import Card
+from nefl.asking.way import Answer, Wish
+from nefl.asking.ways import way_of
 from nefl.elastic.budget import Budget
 from nefl.elastic.file import is_elastic, load
-from nefl.elastic.inputs import decode_picture, input_transform, is_large
 from nefl.elastic.model import ElasticModel
 from nefl.elastic.select import choose
-from nefl.errors import ConfigError, RunError
+from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.formats import open_model, recognise
 from nefl.export.runner import Runner, try_out
-
-TOP = 5
-"""Classes in an answer, the likeliest first."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one picture.
+    """The answers for one thing, or for several that were sent together.
 
     Attributes:
-        name: the likeliest class.
-        classes: the likeliest classes and their probabilities, likeliest first.
+        answers: one for each.
+        several: whether it was a list of things.
         submodel: the number of the submodel that answered.
         fits: whether it keeps to the budget that was asked for.
         latency: seconds that the network took.
     """
 
-    name: str
-    classes: tuple[tuple[str, float], ...]
+    answers: tuple[Answer, ...]
+    several: bool
     submodel: int
     fits: bool
     latency: float
@@ -67,62 +65,73 @@ class Predictor:
         else:
             self._runner = open_model(place)
             self.card = self._runner.card
-        self._transform = input_transform(self.card)
+        try:
+            self.way = way_of(self.card)
+        except NeflError as error:
+            raise RunError(f"{place}: {error}") from None
 
     @property
     def latencies(self) -> list[float | None]:
-        """Measured seconds of each submodel for one image; None where it was not measured."""
+        """Measured seconds of each submodel for one example; None where it was not measured."""
         if self._elastic is None:
             return [None]
         return [cost.latency for cost in self._elastic.costs]
 
-    def is_large(self, picture: bytes, where: str = "the picture") -> bool:
-        """Whether a picture should wait for its turn before it is unpacked.
+    def is_large(self, thing: bytes, where: str | None = None) -> bool:
+        """Whether a thing should wait for its turn before it is unpacked.
 
         Raises:
-            DataError: if it is no picture, or too large altogether.
+            DataError: if it is none, or too large altogether.
         """
-        return is_large(picture, where, self.card)
+        return self.way.is_large(thing, where or self._thing)
 
     def __call__(
         self,
-        picture: bytes,
-        where: str = "the picture",
+        thing: bytes,
+        where: str | None = None,
         *,
         submodel: int | None = None,
         budget: Budget | None = None,
+        wish: Wish | None = None,
+        is_json: bool = False,
     ) -> Prediction:
-        """Answer for a picture.
+        """Answer for a thing: a picture, a text, a row of a table, an array.
 
         Args:
-            picture: an encoded image.
+            thing: its bytes.
             where: its name, for messages.
             submodel: which one answers, from 1; or
             budget: what the answer may cost; the largest submodel within it answers.
+            wish: how the answer is wanted.
+            is_json: whether the bytes are said to be JSON.
 
         Raises:
-            DataError: if it is no picture that can be read.
+            DataError: if it cannot be read.
             ConfigError: if there is no such submodel.
             RunError: if the network's answer is not finite.
         """
         number, fits = self._pick(submodel, budget)
-        inputs = self._transform(decode_picture(picture, where, self.card)[None])
-        with self._lock:
-            started = perf_counter()
-            logits = self._logits(inputs, number)
-            latency = perf_counter() - started
-        if not bool(logits.isfinite().all()):
-            raise RunError(
-                f"{where}: submodel {number} answers with numbers that are not finite; export it "
-                "again, from another checkpoint"
-            )
-        shares = logits[0].double().softmax(0)
-        best = shares.topk(min(TOP, len(shares)))
-        named = tuple(
-            (self.card.class_names[place], float(share))
-            for place, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        )
-        return Prediction(named[0][0], named, number, fits, latency)
+        where = where or self._thing
+        seconds: list[float] = []
+
+        def run(inputs: Tensor) -> Tensor:
+            with self._lock:
+                started = perf_counter()
+                outputs = self._outputs(inputs, number)
+                seconds.append(perf_counter() - started)
+            if not bool(outputs.isfinite().all()):
+                raise RunError(
+                    f"{where}: submodel {number} answers with numbers that are not finite; export "
+                    "it again, from another checkpoint"
+                )
+            return outputs
+
+        found = self.way.ask(thing, where, run, wish or Wish(), is_json=is_json)
+        return Prediction(found.each, found.several, number, fits, sum(seconds))
+
+    @property
+    def _thing(self) -> str:
+        return f"the {self.way.noun}"
 
     def _pick(self, submodel: int | None, budget: Budget | None) -> tuple[int, bool]:
         numbers: Sequence[int] = [card.number for card in self.card.submodels]
@@ -137,7 +146,7 @@ class Predictor:
         choice = choose(self._elastic.costs, budget)
         return choice.submodel, choice.fits
 
-    def _logits(self, inputs: Tensor, number: int) -> Tensor:
+    def _outputs(self, inputs: Tensor, number: int) -> Tensor:
         if self._elastic is not None:
             with torch.inference_mode():
                 return self._elastic(inputs, number)  # type: ignore[no-any-return]

@@ -27,8 +27,8 @@ def make_server(
         host: where to listen.
         port: 0 takes a free one.
         names: further names under which it may be asked.
-        max_body: bytes of a picture that are taken.
-        concurrency: pictures under way at once.
+        max_body: bytes of a request that are taken.
+        concurrency: requests under way at once.
 
     Raises:
         ConfigError: if waitress is not installed or a limit makes no sense.

@@ -1,9 +1,12 @@
 """The losses that tasks name: the mean over a batch's answers."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.nn import functional
 
-from nefl.losses import TaskLoss
+TaskLoss = Callable[[Tensor, Tensor], Tensor]
+"""From outputs and targets to the mean loss of a batch."""
 
 
 def cross_entropy(outputs: Tensor, target: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from nefl.data.columns import Columns, Dataset, count_rows
 from nefl.errors import ConfigError, DataError
-from nefl.losses import TaskLoss
 from nefl.nesting.signature import Signature
-from nefl.tasks.losses import LOSSES
+from nefl.tasks.losses import LOSSES, TaskLoss
 from nefl.tasks.metrics import Metric, find_metric
 
 Rows = Mapping[str, Tensor]

@@ -166,3 +166,18 @@ def test_tiers_count_clients_that_never_trained(make_run: MakeRun) -> None:
     tiers = [{r["tier"] for r in records if r["run"] == run} for run in ("s0", "s1")]
     assert tiers[0] == tiers[1]
     assert len(tiers[0]) > 1
+
+
+@pytest.mark.parametrize(("name", "columns"), [("curves", 2), ("by-macs", 1)])
+def test_long_names_do_not_push_a_legend_out_of_its_figure(
+    name: str, columns: int, make_run: MakeRun
+) -> None:
+    names = [f"{method} with quite a long name" for method in ("fjord", "nefl-wd")]
+    paths = [
+        make_run(each, [[0.5] * 5], settings={"model.method": each.split()[0]}) for each in names
+    ]
+    figure = FIGURES[name](drawn_runs(read_runs(paths)[0]))
+    channels = [figure.spec["encoding"], *(each["encoding"] for each in figure.spec["layer"])]
+    (colour,) = [channel["color"] for channel in channels if "color" in channel]
+    assert colour["legend"]["columns"] == columns
+    assert picture(figure).legend == names  # once, although dashes have a legend too

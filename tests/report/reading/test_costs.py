@@ -48,12 +48,17 @@ def test_a_cohort_that_contradicts_the_log_is_not_believed(make_run: MakeRun) ->
     assert macs_by_round(run, costs) == [3 * 5 * costs.profiles[4].macs_total * 2 * 25]
 
 
-def test_user_code_is_not_imported_for_a_look(make_run: MakeRun, tmp_path: Path) -> None:
-    run = read_run(make_run("own", [[0.1]], settings={"model.name": "evil_model:build"}))
-    (tmp_path / "evil_model.py").write_text("raise SystemExit('imported')")
+@pytest.mark.parametrize("key", ["model.name", "model.method"])
+def test_user_code_is_not_imported_for_a_look(
+    key: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = read_run(make_run("own", [[0.1]], settings={key: "evil_code:build"}))
+    (tmp_path / "evil_code.py").write_text("raise SystemExit('imported')")
     costs = costs_of(run)
     assert not costs.profiles
     assert "of the user's own" in costs.unknown
+    assert assignments(without_clients(run), costs, client_sizes(run)) is None
 
 
 def test_a_family_built_differently_now_is_not_priced(make_run: MakeRun) -> None:

@@ -28,7 +28,7 @@ from nefl.engines.flower.messages import (
     wish_content,
 )
 from nefl.errors import ConfigError, RunError, UpdateError
-from nefl.nesting.corners import extract
+from nefl.nesting.sets import extract_all, travel_layout
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors, TrainTask
 
@@ -178,14 +178,14 @@ def check_family(family: Family, order: Order) -> None:
 
 
 def take_weights(content: RecordDict, order: Order, family: Family, submodel: int) -> Tensors:
-    """Return the tensors of a submodel out of a message."""
+    """Return the tensors of a submodel, and the sets that come with it, out of a message."""
     record = content.array_records.get(ARRAYS)
     if record is None:
         raise UpdateError(f"a message without {ARRAYS!r}")
     if order.choice == "client":
-        state = arrays_to_state(record, family, order.task.round_number - 1)
-        return extract(state, family, submodel)
-    return from_arrays(record, family.layout(submodel))
+        state = arrays_to_state(record, family, order.task.round_number - 1, order.receives)
+        return extract_all(state, family, submodel, order.receives)
+    return from_arrays(record, travel_layout(family, submodel, order.receives))
 
 
 def load_submodel(family: Family, submodel: int, tensors: Tensors) -> nn.Module:

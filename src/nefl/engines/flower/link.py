@@ -1,6 +1,6 @@
 """The server's link to its nodes: what a task looks like as a message."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from nefl.engines.flower.messages import (
     to_arrays,
 )
 from nefl.engines.flower.roster import NodeRoster
-from nefl.nesting.corners import extract
+from nefl.nesting.sets import extract_all, memory_layout
 from nefl.nesting.spec import Family
 from nefl.state import ServerState, TrainTask
 
@@ -34,6 +34,9 @@ class Link:
         note: writes into the run's log.
         run: what a client needs to set up the run; empty where clients set themselves up.
         memory: bytes that training each submodel takes, smallest first; empty if unknown.
+        receives: the sets that clients receive with the weights.
+        sends: the sets that they send with theirs.
+        oldest: tells the round of the oldest checkpoint.
     """
 
     mailbox: Mailbox
@@ -43,6 +46,9 @@ class Link:
     note: Note
     run: Mapping[str, Any] = field(default_factory=dict)
     memory: Sequence[int] = ()
+    receives: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
+    oldest: Callable[[], int] = lambda: 0
 
     def order(self, task: TrainTask) -> Order:
         """Return what a client is told beside the weights."""
@@ -53,6 +59,9 @@ class Link:
             self.roster.largest(task.client),
             tuple(self.memory),
             dict(self.run),
+            self.receives,
+            self.sends,
+            self.oldest(),
         )
 
 
@@ -68,9 +77,12 @@ class Weights:
         """Return the content of the message that carries an order."""
         if order.choice == "client":
             if self._whole is None:
-                # What the server's step remembers is no client's affair.
-                self._whole = state_to_arrays(replace(self._state, memory={}))
+                # What else the server's step remembers is no client's affair.
+                names = memory_layout(self._family, order.receives)
+                received = {name: self._state.memory[name] for name in names}
+                self._whole = state_to_arrays(replace(self._state, memory=received))
             arrays = self._whole
         else:
-            arrays = to_arrays(extract(self._state, self._family, order.task.submodel))
+            submodel, sets = order.task.submodel, order.receives
+            arrays = to_arrays(extract_all(self._state, self._family, submodel, sets))
         return RecordDict({ARRAYS: arrays, ORDER: order_record(order)})

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nefl.artifacts.checkpoint import flatten_state
 from nefl.errors import UpdateError
-from nefl.nesting.sets import memory_layout
+from nefl.nesting.sets import memory_layout, pack, travel_layout, unpack
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
@@ -53,6 +53,9 @@ class Order:
         largest: the largest submodel that the client may train.
         memory: bytes that training each submodel takes, smallest first; empty if unknown.
         run: what a client needs to set up the run, as JSON values; empty for one's own clients.
+        receives: the sets that come with the weights.
+        sends: the sets that must go back with the weights.
+        oldest: the round of the oldest checkpoint; what a client kept before is needed no more.
     """
 
     task: TrainTask
@@ -61,6 +64,9 @@ class Order:
     largest: int
     memory: tuple[int, ...]
     run: Mapping[str, Any]
+    receives: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
+    oldest: int = 0
 
     def with_submodel(self, submodel: int) -> "Order":
         """Return the same order for another submodel."""
@@ -189,7 +195,7 @@ def update_content(update: ClientUpdate) -> RecordDict:
     metrics = {name: float(value) for name, value in update.metrics.items()}
     return RecordDict(
         {
-            ARRAYS: to_arrays(update.trained),
+            ARRAYS: to_arrays(pack(update.trained, update.sent)),
             ANSWER: ConfigRecord({"task": json.dumps(asdict(update.task))}),
             METRICS: MetricRecord({EXAMPLES: update.examples, **metrics}),
         }
@@ -232,7 +238,9 @@ def read_answer(content: RecordDict, order: Order, family: Family) -> ClientUpda
         record = content.array_records[ARRAYS]
     except KeyError:
         raise UpdateError(f"its answer has no {ARRAYS!r}") from None
-    return ClientUpdate(done, from_arrays(record, family.layout(done.submodel)), examples, metrics)
+    tensors = from_arrays(record, travel_layout(family, done.submodel, order.sends))
+    trained, sent = unpack(tensors)
+    return ClientUpdate(done, trained, examples, metrics, sent)
 
 
 def _read_wish(wanted: object, task: TrainTask) -> int:

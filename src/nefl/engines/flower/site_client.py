@@ -27,6 +27,7 @@ from nefl.engines.flower.capability import (
     training_device,
 )
 from nefl.engines.flower.client import Choose, answer
+from nefl.engines.flower.context_memory import ContextMemory
 from nefl.engines.flower.messages import Order, read_order
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
@@ -67,10 +68,12 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         tune_process(config.engine.threads)
 
         def carry_out(
-            taken: Order, tensors: Tensors, _context: Context, _config: ConfigRecord
+            taken: Order, tensors: Tensors, context: Context, _config: ConfigRecord
         ) -> ClientUpdate:
             text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
-            return _site(*text, taken.task.client).train(taken.task, tensors)
+            task = taken.task
+            keeper = ContextMemory(context.state, task.client, task.round_number, taken.oldest)
+            return _site(*text, task.client).train(task, tensors, keeper)
 
         return answer(message, context, order, family, carry_out, choose)
 

@@ -10,6 +10,8 @@ PANEL = 250
 """Width in pixels of a panel, where a figure has one for each line."""
 COLOURS_IN_TURN = 7
 MOST_TICKS = 8
+LONG_NAME = 20
+"""Letters of a line's name from which a legend has fewer columns."""
 NUMBER = ".4~r"
 """How numbers of an axis are written; left to itself a single tick at 2.47 would read 2."""
 SHOWN = {"filter": "indexof(shown, datum.run) >= 0"}
@@ -93,29 +95,32 @@ def over_seeds(value: str, *by: str, also: Sequence[str] = ()) -> list[Spec]:
     ]
 
 
-def line_colour(drawn: Sequence[DrawnRun], named: Sequence[DrawnRun] | None = None) -> Spec:
+def line_colour(
+    drawn: Sequence[DrawnRun], named: Sequence[DrawnRun] | None = None, *, narrow: bool = False
+) -> Spec:
     """A colour for each line; it stays when others are switched off.
 
     Args:
         drawn: the runs.
         named: those whose lines stand in the legend; all, if left out.
+        narrow: whether the figure has a third of the page, and room for a column less.
     """
-    return _by_line(drawn, {}, drawn if named is None else named)
+    lines = lines_of(drawn if named is None else named)
+    columns = (2 if max(map(len, lines), default=0) > LONG_NAME else 3) - narrow
+    return _by_line(drawn, {}, {"columns": columns, "values": lines})
 
 
 def line_dash(drawn: Sequence[DrawnRun]) -> Spec:
     """Colours return after seven lines; then dashes tell them apart."""
     dashes = ([1, 0], [6, 3], [2, 2])
     turns = [dashes[n // COLOURS_IN_TURN % 3] for n in range(len(lines_of(drawn)))]
-    return _by_line(drawn, {"range": turns}, drawn)
+    return _by_line(drawn, {"range": turns}, {})  # its legend is that of the colours
 
 
-def _by_line(drawn: Sequence[DrawnRun], scale: Spec, named: Sequence[DrawnRun]) -> Spec:
-    lines, in_legend = lines_of(drawn), lines_of(named)
-    legend: Spec = {
+def _by_line(drawn: Sequence[DrawnRun], scale: Spec, legend: Spec) -> Spec:
+    lines = lines_of(drawn)
+    stroke: Spec = {
         "orient": "bottom",
-        "columns": 2 if max(map(len, in_legend), default=0) > 20 else 3,
-        "values": in_legend,
         "title": None,
         "symbolType": "stroke",
         "symbolStrokeWidth": 3,
@@ -126,7 +131,7 @@ def _by_line(drawn: Sequence[DrawnRun], scale: Spec, named: Sequence[DrawnRun]) 
         "field": "line",
         "type": "nominal",
         "scale": {"domain": lines, **scale},
-        "legend": legend if len(lines) > 1 else None,
+        "legend": {**stroke, **legend} if len(lines) > 1 else None,
     }
 
 

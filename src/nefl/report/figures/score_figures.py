@@ -124,7 +124,7 @@ def cost(kind: str, title: str, unit: str) -> Callable[[Sequence[DrawnRun]], Fig
                     "scale": {"type": "log", "nice": False, "padding": 16},
                     "axis": {"title": title, "format": ".2s", "tickCount": 5, "labelOverlap": True},
                 },
-                "color": parts.line_colour(drawn, measured_alike(drawn)),
+                "color": parts.line_colour(drawn, measured_alike(drawn), narrow=True),
                 "detail": {"field": "drawn", "type": "nominal"},
             },
             "layer": [parts.deviation_bar("y", y), line],

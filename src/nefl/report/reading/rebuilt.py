@@ -13,7 +13,7 @@ from nefl.config import ModelConfig, RunConfig
 from nefl.data.augment import make_transform
 from nefl.data.catalog import DATASETS
 from nefl.errors import NeflError, RunError
-from nefl.methods import capability_levels, family_of
+from nefl.methods import capability_levels, family_of, method_reference
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
@@ -22,7 +22,7 @@ from nefl.report.reading.log_lines import Assignment, RoundEntry
 from nefl.report.reading.runs import Run
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.devices import Fleet
-from nefl.setting import price_submodels
+from nefl.setting import run_profiles
 from nefl.tasks.images import augmentation
 
 
@@ -49,7 +49,7 @@ def profiles_again(run: Run) -> tuple[SubmodelProfile, ...]:
         NeflError: saying why its family cannot be built.
     """
     config = _settings(run)
-    return price_submodels(config, _family_again(run, config), _signature_of(run, config))
+    return run_profiles(config, _family_again(run, config), _signature_of(run, config))
 
 
 def _settings(run: Run) -> RunConfig:
@@ -58,6 +58,8 @@ def _settings(run: Run) -> RunConfig:
     if is_reference(run.config.model.name):
         # A folder that came from elsewhere must not make this program import anything.
         raise RunError(f"{run.config.model.name} is a model of the user's own")
+    if method_reference(run.config.model.method) is not None:
+        raise RunError(f"{run.config.model.method} is a method of the user's own")
     return run.config
 
 
@@ -98,11 +100,18 @@ def assignments_again(
         if sizes is None or not profiles:
             return None
         fleet = Fleet(config.clients, profiles, config.local.epochs, sizes, config.seed)
-    levels = capability_levels(config.model, submodels)
+    levels = levels_of(config.model, submodels)
     plan = CohortPlan(config.clients, submodels, config.seed, fleet, levels=levels)
     found = [entry.clients or _drawn_again(entry, plan) for entry in run.rounds]
     agreed = all(_counts(a) == dict(e.trained) for a, e in zip(found, run.rounds, strict=True))
     return found if agreed else None
+
+
+def levels_of(model: ModelConfig, submodels: int) -> int:
+    """Return how many levels of capability there were; those of a user's method are not asked."""
+    if method_reference(model.method) is not None:
+        return submodels
+    return capability_levels(model, submodels)
 
 
 def _drawn_again(entry: RoundEntry, plan: CohortPlan) -> Assignment:

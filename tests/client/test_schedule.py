@@ -2,8 +2,8 @@
 
 import pytest
 
+from nefl.client.schedule import first_difference
 from nefl.config import ScheduleConfig
-from nefl.schedule import first_difference
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""What a client follows in local training: the task's loss, and what a method adds to it."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from nefl.config import LocalConfig
+from nefl.nesting.signature import Signature
+from nefl.state import Tensors, TrainTask
+
+Sets = dict[str, dict[str, Tensor]]
+"""Sets by name, each with a tensor for every parameter of a submodel, by the parameter's name."""
+
+
+class Learned(Protocol):
+    """What is learned, as far as an objective needs to know; a `Task` is it."""
+
+    @property
+    def signature(self) -> Signature:
+        """What models take and give."""
+
+    def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Return the mean loss of a batch."""
+
+
+@dataclass(eq=False)
+class Local:
+    """One client's local training, as an objective sees it.
+
+    Attributes:
+        model: the submodel that is trained in place.
+        learned: the task: `learned.loss_of(outputs, target)` is its mean loss of a batch.
+        task: whose work it is, in which round, of which submodel.
+        steps: how many local steps there are in all.
+        received: what the server's memory holds of the sets that the objective `receives`.
+        memory: the sets that it `keeps`, as this client left them; zeros for what it never
+            trained. What stands here in the end is there in the client's next round.
+        sent: the sets that it `sends`; to be filled in `after`.
+        learning_rate: the rate of the step at hand.
+        rate_sum: the sum of the rates of all steps so far, this one included.
+        given: the weights that came, by name; ask for `began` instead.
+    """
+
+    model: nn.Module
+    learned: Learned
+    task: TrainTask
+    steps: int
+    given: Tensors
+    received: Sets = field(default_factory=dict)
+    memory: Sets = field(default_factory=dict)
+    sent: Sets = field(default_factory=dict)
+    learning_rate: float = 0.0
+    rate_sum: float = 0.0
+
+    @property
+    def round_number(self) -> int:
+        """The round, from 1."""
+        return self.task.round_number
+
+    @property
+    def client(self) -> int:
+        """The client's number in the population."""
+        return self.task.client
+
+    @property
+    def submodel(self) -> int:
+        """The number of the submodel, from 1."""
+        return self.task.submodel
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What is trained, by name; tied parameters stand once."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def began(self) -> dict[str, Tensor]:
+        """The parameters as they were before the first step, by name."""
+        return {name: self.given[name].to(p.device) for name, p in self.parameters.items()}
+
+
+class Objective:
+    """What local training follows; this one the task's loss and nothing else.
+
+    Derive from it, write the methods that are needed and give an instance to a `Method`. One
+    instance serves all clients of a process, so it holds settings and nothing of a client: what
+    has to last belongs into `local.memory`, what the server is to average into `local.sent`.
+
+    A set is a tensor for every parameter, of the parameter's shape. A submodel's is the leading
+    corner of the global one, as its weights are.
+
+    Attributes:
+        keeps: names of the sets that a client remembers from one of its rounds to the next.
+        receives: names of the sets of the server step's memory that come with the weights.
+        sends: names of the sets that go back with the weights.
+    """
+
+    keeps: ClassVar[tuple[str, ...]] = ()
+    receives: ClassVar[tuple[str, ...]] = ()
+    sends: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def needs_exits(self) -> bool:
+        """Whether a model must have `forward_exits`."""
+        return False
+
+    def check(self, local: LocalConfig) -> None:
+        """Raise a `ConfigError` where settings of local training do not go with it."""
+
+    def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
+        """Return what is minimised in a step: a scalar."""
+        return local.learned.loss_of(local.model(inputs), target)
+
+    def before_step(self, local: Local) -> None:
+        """Change the gradients, which are there now, clipped where the run clips them."""
+
+    def after(self, local: Local) -> None:
+        """Take note that the last step is done: renew `local.memory`, fill `local.sent`."""

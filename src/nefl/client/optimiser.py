@@ -1,0 +1,21 @@
+"""The optimiser of local training."""
+
+import torch
+from torch import nn
+
+from nefl.config import LocalConfig
+
+
+def make_optimiser(model: nn.Module, local: LocalConfig) -> torch.optim.Optimizer:
+    """Return a fresh optimiser; clients keep no state of it between rounds."""
+    parameters = list(model.parameters())
+    if local.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            local.learning_rate,
+            momentum=local.momentum,
+            weight_decay=local.weight_decay,
+            foreach=True,
+        )
+    kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, local.learning_rate, weight_decay=local.weight_decay, foreach=True)

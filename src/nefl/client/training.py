@@ -1,0 +1,189 @@
+"""Local training: a client gets a submodel, its examples and a seed, and returns an update."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from nefl.client.objective import Learned, Local, Objective, Sets
+from nefl.client.optimiser import make_optimiser
+from nefl.client.schedule import learning_rate
+from nefl.config import LocalConfig, ScheduleConfig
+from nefl.errors import RunError
+from nefl.seeds import Purpose, number_for
+from nefl.state import ClientUpdate, Tensors, TrainTask
+from nefl.tasks.task import Rows, Task, arranged
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What all clients of a run have in common.
+
+    Attributes:
+        local: epochs, batches and optimiser.
+        schedule: how the learning rate changes over the run.
+        rounds: rounds of the whole run.
+        seed: the run's seed.
+        clip_norm: largest gradient norm, if it is clipped.
+        learned: what is learned: makes batches of rows, and knows their loss.
+        memory_format: how a batch of inputs lies in memory.
+        objective: what is minimised, and what the method does besides.
+    """
+
+    local: LocalConfig
+    schedule: ScheduleConfig
+    rounds: int
+    seed: int
+    clip_norm: float | None
+    learned: Task
+    memory_format: torch.memory_format = torch.contiguous_format
+    objective: Objective = field(default_factory=Objective)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a client has besides its model and its examples.
+
+    Attributes:
+        weights: the tensors that the model starts from, by name; they stay as they are.
+        received: sets of the server's memory, cut to the submodel.
+        memory: the sets that the client kept, cut to the submodel.
+    """
+
+    weights: Tensors
+    received: Mapping[str, Tensors] = field(default_factory=dict)
+    memory: Mapping[str, Tensors] = field(default_factory=dict)
+
+
+def train(
+    task: TrainTask, model: nn.Module, rows: Rows, how: LocalTraining, given: Given | None = None
+) -> tuple[ClientUpdate, Sets]:
+    """Train a submodel in place on a client's examples.
+
+    Args:
+        task: whose work this is; with the run's seed it fixes everything random.
+        model: the submodel, with the weights to start from.
+        rows: its examples, on the model's device.
+        how: what all clients have in common.
+        given: what else the client has; without it, the model's weights and nothing else.
+
+    Returns:
+        The update, and the sets that the client keeps for its next round. The update's tensors are
+        the model's own: use them before the model is used again.
+
+    Raises:
+        RunError: if the objective does not send or keep what it says it does.
+    """
+    if given is None:
+        given = Given({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
+    device = next(iter(rows.values())).device
+    devices = [device] if device.type == "cuda" else []
+    # Dropout and its like draw from torch's global generator: it too is the client's own.
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        return _train(task, model, rows, how, given, torch.Generator().manual_seed(seed))
+
+
+def _train(
+    task: TrainTask,
+    model: nn.Module,
+    rows: Rows,
+    how: LocalTraining,
+    given: Given,
+    generator: torch.Generator,
+) -> tuple[ClientUpdate, Sets]:
+    column = next(iter(rows.values()))
+    examples, device = len(column), column.device
+    steps = how.local.epochs * batches_per_epoch(examples, how.local.batch_size)
+    local = begin(task, model, how.learned, steps, given)
+    optimiser = make_optimiser(model, how.local)
+    total_loss = torch.zeros((), device=device)
+    model.train()
+    for step, chosen in enumerate(_batches(examples, how.local, generator)):
+        local.learning_rate = learning_rate(
+            how.schedule,
+            how.local.learning_rate,
+            how.rounds,
+            task.round_number - 1 + step / steps,
+            steps,
+        )
+        local.rate_sum += local.learning_rate
+        for group in optimiser.param_groups:
+            group["lr"] = local.learning_rate
+        chosen = chosen.to(device)
+        some = {name: values[chosen] for name, values in rows.items()}
+        inputs = arranged(how.learned.make_inputs(some, generator), how.memory_format)
+        loss = how.objective.loss(local, inputs, how.learned.make_target(some))
+        optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        if how.clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), how.clip_norm)
+        with torch.no_grad():
+            how.objective.before_step(local)
+        optimiser.step()
+        total_loss += loss.detach()
+    metrics = {"loss": float(total_loss) / steps}
+    sent, memory = end(local, how.objective)
+    return ClientUpdate(task, model.state_dict(), examples, metrics, sent), memory
+
+
+def begin(task: TrainTask, model: nn.Module, learned: Learned, steps: int, given: Given) -> Local:
+    """Return what an objective sees of a training that is about to begin."""
+    device = next(model.parameters()).device
+
+    def here(sets: Mapping[str, Tensors]) -> Sets:
+        return {each: {n: t.to(device) for n, t in sets[each].items()} for each in sets}
+
+    return Local(
+        model, learned, task, steps, given.weights, here(given.received), here(given.memory)
+    )
+
+
+@torch.no_grad()
+def end(local: Local, objective: Objective) -> tuple[Sets, Sets]:
+    """Let an objective finish; return what is sent and what is kept, whole.
+
+    Raises:
+        RunError: naming the set and the parameter that is missing or has another shape.
+    """
+    objective.after(local)
+    who = type(objective).__name__
+    sent = {name: _whole(local, name, local.sent, f"{who}.sends") for name in objective.sends}
+    kept = {name: _whole(local, name, local.memory, f"{who}.keeps") for name in objective.keeps}
+    return sent, kept
+
+
+def _whole(local: Local, name: str, sets: Sets, where: str) -> dict[str, Tensor]:
+    """Return a set with a tensor for every parameter, tied ones under each of their names."""
+    found = sets.get(name, {})
+    by_identity = {id(local.parameters[n]): t for n, t in found.items() if n in local.parameters}
+    whole: dict[str, Tensor] = {}
+    for each, parameter in local.model.named_parameters(remove_duplicate=False):
+        tensor = by_identity.get(id(parameter), found.get(each))
+        if tensor is None and not parameter.requires_grad:
+            tensor = parameter.new_zeros(parameter.shape)
+        if tensor is None or tensor.shape != parameter.shape:
+            shape = None if tensor is None else tuple(tensor.shape)
+            raise RunError(
+                f"{where}: set {name!r} has {'no tensor' if shape is None else shape} for {each}, "
+                f"expected {tuple(parameter.shape)}; give every parameter one of its own shape"
+            )
+        whole[each] = tensor.detach().to(parameter.dtype)
+    return whole
+
+
+def batches_per_epoch(examples: int, batch_size: int) -> int:
+    """Return the steps of an epoch. A last batch of one example is left out where others are:
+    batch norms cannot take statistics of a single value.
+    """
+    full, rest = divmod(examples, batch_size)
+    return full + (rest > 1 or full == 0)
+
+
+def _batches(examples: int, local: LocalConfig, generator: torch.Generator) -> Iterator[Tensor]:
+    count = batches_per_epoch(examples, local.batch_size)
+    for _ in range(local.epochs):
+        order = torch.randperm(examples, generator=generator)
+        yield from torch.split(order, local.batch_size)[:count]

@@ -1,0 +1,132 @@
+"""From a model and a method to the family of submodels that is trained."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from nefl.config import ModelConfig
+from nefl.errors import ConfigError
+from nefl.methods.finding import find_method, method_of
+from nefl.methods.method import Method
+from nefl.models.families import compensate_skipped, default_ratios, find_submodels
+from nefl.models.ordered_dropout import OrderedDropoutBuilder
+from nefl.models.table import ModelBuilder
+from nefl.nesting.signature import Signature
+from nefl.nesting.spec import Builder, Family
+from nefl.own_code import call_own
+from nefl.references import import_function, is_reference
+
+
+def check_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
+    """Return the ratios if they make a family: increasing, above 0, the last one 1.
+
+    Raises:
+        ConfigError: if they do not.
+    """
+    checked = tuple(float(ratio) for ratio in ratios)
+    increasing = all(a < b for a, b in pairwise(checked))
+    if not checked or not increasing or not checked[0] > 0 or not math.isclose(checked[-1], 1):
+        raise ConfigError(
+            f"ratios {', '.join(map(str, checked)) or '(none)'}: give increasing numbers above 0 "
+            "that end with 1, as in 0.2,0.4,0.6,0.8,1"
+        )
+    return (*checked[:-1], 1.0)
+
+
+def family_of(
+    model: ModelConfig, signature: Signature, arguments: Mapping[str, Any] | None = None
+) -> Family:
+    """Return the family that a configuration asks for.
+
+    Args:
+        model: the model and the method.
+        signature: what its models take and give.
+        arguments: what a user's own model function is called with; `classes` and `input_shape` if
+            left out.
+
+    Raises:
+        ConfigError: if a name is unknown, or a user's function returns something else.
+    """
+    if not is_reference(model.name):
+        row = method_of(model)
+        return _built_in(model.name, row, signature, model.ratios, model.init)
+    row = method_of(model)
+    if row.ordered_dropout or row.members == "capable":
+        raise ConfigError(
+            f"model.method {model.method}: needs a model of nefl's own; with {model.name} take "
+            "another method, such as fjord or fedavg"
+        )
+    for key in ("ratios", "init"):
+        if getattr(model, key) is not None:
+            raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
+    given = arguments or {"classes": signature.outputs, "input_shape": signature.input_shape}
+    family = call_own(model.name, import_function(model.name), dict(given))
+    if not isinstance(family, Family):
+        raise ConfigError(
+            f"{model.name}: returned {type(family).__name__}, expected a Family; return "
+            "nefl.Family(build, specs)"
+        )
+    if row.members == "scaled":
+        return family
+    specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
+    return replace(family, specs=specs, source=f"{family.source}, one of them")
+
+
+def make_family(
+    model: str,
+    method: str | Method,
+    *,
+    classes: int = 10,
+    input_shape: tuple[int, int, int] = (3, 32, 32),
+    ratios: Sequence[float] | None = None,
+    init: str | None = None,
+) -> Family:
+    """Return the family of a model under a method, as in the paper where it has one.
+
+    Args:
+        model: a name from `nefl.models.table.MODELS`.
+        method: a name from `METHODS`, or a method itself.
+        classes: classes to tell apart.
+        input_shape: channels, height and width of an image.
+        ratios: the share of the full model's parameters for each submodel, the last one 1; the
+            paper's for that model if left out.
+        init: the first weights by name; the model's own if left out.
+
+    Raises:
+        ConfigError: if a name is unknown or a number cannot be.
+    """
+    row = find_method(method) if isinstance(method, str) else method
+    return _built_in(model, row, Signature(tuple(input_shape), classes), ratios, init)
+
+
+def _built_in(
+    model: str,
+    row: Method,
+    signature: Signature,
+    ratios: Sequence[float] | None,
+    init: str | None,
+) -> Family:
+    build: Builder = ModelBuilder(model, signature, row.norm, row.learned_steps, init)
+    wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
+    found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
+    specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs
+    if row.members == "small":
+        specs = specs[:1]
+    vouched_for = ""
+    if row.ordered_dropout:
+        build = OrderedDropoutBuilder(build, specs)
+        vouched_for = "the full model has the norms of every narrower net, and uses its own alone"
+    return Family(build, specs, row.per_submodel, found.source, vouched_for=vouched_for)
+
+
+def capability_levels(model: ModelConfig, submodels: int) -> int:
+    """Return how many levels of capability clients are told apart by; normally the submodels.
+
+    Where only capable clients take part in training the full model, the levels are those of the
+    submodels that there would be.
+    """
+    if method_of(model).members != "capable" or is_reference(model.name):
+        return submodels
+    return len(default_ratios(model.name) if model.ratios is None else model.ratios)
