@@ -1,6 +1,5 @@
 import os
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,9 @@ import torch
 
 import nefl
 from nefl.config import ModelConfig, RunConfig
-from nefl.config_reading import config_from
+from nefl.config_reading import config_from, with_settings
 from nefl.data import partition_clients
+from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError, DataError, NeflError
 from nefl.estimate import check_run, estimate_run, timing
 from nefl.estimate.cost import cost_of
@@ -18,7 +18,10 @@ from nefl.estimate.timing import StepTime, measure_steps
 from nefl.methods import family_of
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.profile import PASSES, profile_family
+from nefl.nesting.sets import memory_layout
+from nefl.nesting.signature import Signature
 from nefl.recipes import load_recipe, recipe_names
+from nefl.setting import prepare
 
 MODELS = sorted({load_recipe(name).model.name for name in recipe_names()})
 
@@ -26,20 +29,24 @@ MODELS = sorted({load_recipe(name).model.name for name in recipe_names()})
 @pytest.fixture
 def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many recipes share a family and a partition; making each once keeps the test short."""
-    families = lru_cache(maxsize=None)(family_of)
+    families: dict[tuple[Any, ...], Any] = {}
     partitions: dict[tuple[Any, ...], Any] = {}
 
-    def family(model: ModelConfig, *rest: Any) -> Any:
-        return families(replace(model, weights=None), *rest)
+    def family(model: ModelConfig, signature: Signature, arguments: Any) -> Any:
+        key = (model.name, model.method, model.ratios, model.init, signature)
+        if key not in families:
+            families[key] = family_of(replace(model, weights=None), signature, arguments)
+        return families[key]
 
-    def partition(labels: Any, *arguments: Any, **options: Any) -> Any:
-        key = (len(labels), labels.max(), *arguments, *sorted(options.items()))
-        if key not in partitions:
-            partitions[key] = partition_clients(labels, *arguments, **options)
+    def partition(labels: Any, *arguments: Any, owners: Any = None, **options: Any) -> Any:
+        key = (None if labels is None else (len(labels), labels.max()), *arguments)
+        key = (*key, *sorted(options.items()))
+        if owners is not None or key not in partitions:
+            partitions[key] = partition_clients(labels, *arguments, owners=owners, **options)
         return partitions[key]
 
     monkeypatch.setattr("nefl.setting.family_of", family)
-    monkeypatch.setattr("nefl.data.dealing.partition_clients", partition)
+    monkeypatch.setattr("nefl.tasks.dealing.partition_clients", partition)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -54,7 +61,8 @@ def test_every_recipe_passes(
         setting, notes = check_run(config)
         assert min_coverage(setting.family) >= 1, name
         assert setting.partition.clients == config.clients.count, name
-        expected = {"data"} if config.data.name != "digits" else set()
+        absent = config.data.name in DATASETS and config.data.name != "digits"
+        expected = {"data"} if absent else set()
         expected |= {"weights"} if config.model.weights else set()
         assert {note.split(":")[0] for note in notes} == expected, name
 
@@ -210,3 +218,14 @@ def test_a_machine_that_is_too_small(run: RunConfig, monkeypatch: pytest.MonkeyP
 def test_a_user_cannot_give_a_root_where_none_belongs() -> None:
     with pytest.raises(ConfigError, match="reads no files"):
         check_run(config_from({"data": {"name": "digits", "root": "x"}}))
+
+
+def test_the_servers_memory_includes_its_steps(quick: dict[str, Any]) -> None:
+    plain = estimate_run(config_from(quick), timed=False)
+    for name, sets in (("momentum", 1), ("yogi", 2)):
+        given = config_from(with_settings(quick, {"server.step.name": name}))
+        cost = estimate_run(given, timed=False)
+        layout = memory_layout(prepare(given).family, ["a set"])
+        more = 2 * sets * sum(info.nbytes for info in layout.values())
+        assert cost.server_memory == plain.server_memory + more
+        assert cost.memory_here == plain.memory_here + more

@@ -55,9 +55,14 @@ def doubled(state: ServerState) -> ServerState:
     return replace(state, shared={n: t.double() for n, t in state.shared.items()})
 
 
+def listed(state: ServerState) -> ServerState:
+    return replace(state, shared={n: t.tolist() for n, t in state.shared.items()})  # type: ignore[misc]
+
+
 Nothing = with_finish(lambda _: None)
 Without = with_finish(without)
 Doubled = with_finish(doubled)
+Listed = with_finish(listed)
 Fewer = with_finish(lambda state: replace(state, per_submodel=state.per_submodel[1:]))
 
 
@@ -114,6 +119,7 @@ def test_it_sees_sound_updates_only_and_may_refuse_them() -> None:
         ("Nothing", "finish returned NoneType, expected a nefl.ServerState"),
         ("Without", "finish returned a state that lacks fc.bias"),
         ("Doubled", "as torch.float64 .*, expected torch.float32"),
+        ("Listed", "as list, not as a tensor"),
         ("Fewer", "the own tensors of 4 submodels, there are 5"),
     ],
 )

@@ -450,6 +450,11 @@ class BadNames(ServerStep):
     keeps = ("a/b",)
 
 
+class BadStarts(ServerStep):
+    keeps = ("kept",)
+    starts = {"other": 1.0}  # noqa: RUF012 - as a user writes it
+
+
 def test_steps_are_found_by_name_and_by_reference() -> None:
     assert find_step(StepConfig()) is None
     assert type(find_step(StepConfig("yogi", tau=0.1))) is Yogi
@@ -465,6 +470,7 @@ def test_steps_are_found_by_name_and_by_reference() -> None:
         ({"name": f"{__name__}:make_failing"}, "takes .*called with no arguments"),
         ({"name": f"{__name__}:no_step"}, "makes int, expected a step; derive it from"),
         ({"name": f"{__name__}:BadNames"}, r"keeps is \('a/b',\); give a tuple"),
+        ({"name": f"{__name__}:BadStarts"}, r"starts is {'other': 1.0}; give a finite number"),
         ({"name": f"{__name__}:Scaffold"}, "needs control from every client, and they send noth"),
         ({"name": f"{__name__}:absent"}, "cannot be imported"),
     ],

@@ -7,6 +7,8 @@ one in the order of the tasks, and then returns the state after the round.
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from nefl.config import ServerConfig
 from nefl.errors import ConfigError, UpdateError
 from nefl.nesting.spec import Family
@@ -129,6 +131,8 @@ def _difference(old: Tensors, new: Tensors) -> str:
         return f"{'lacks' if name in old else 'has an unexpected'} {name}"
     for name, tensor in old.items():
         found = new[name]
+        if not isinstance(found, Tensor):
+            return f"has {name} as {type(found).__name__}, not as a tensor"
         if found.shape != tensor.shape or found.dtype != tensor.dtype:
             return (
                 f"has {name} as {found.dtype} {tuple(found.shape)}, expected {tensor.dtype} "

@@ -5,6 +5,7 @@ clients trained, the weights before the round, the average, and what they rememb
 Elements that nobody trained keep their value and their memory; statistics take the average.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class Momentum(ServerStep):
 
     Args:
         momentum: β.
-        rate: η; 1.75 (1 - β) if left out, of steps that add up to 1.75 times Δ.
+        rate: η; 1.75 (1 - β) if left out, with which a Δ moves w by 1.75 times itself in all.
     """
 
     keeps = ("momentum",)
@@ -203,6 +204,7 @@ def find_step(
                 f"server.step {config.name!r}: method {method} has a step of its own; leave "
                 "server.step out, or take another method"
             )
+        _check_starts(of_method, method)
         return _checked(of_method, method, sends)
     if config.name == "mean":
         return None
@@ -214,7 +216,20 @@ def find_step(
             f"{config.name}: makes {type(made).__name__}, expected a step; derive it from "
             "nefl.ServerStep"
         )
+    _check_starts(made, config.name)
     return _checked(made, config.name, sends)
+
+
+def _check_starts(step: ServerStep, who: str) -> None:
+    """Raise unless what a step's sets start at can be."""
+    starts = step.starts
+    if not isinstance(starts, Mapping) or not all(
+        name in step.keeps and isinstance(value, int | float) and math.isfinite(value)
+        for name, value in starts.items()
+    ):
+        raise ConfigError(
+            f"{who}: starts is {starts!r:.80}; give a finite number for sets that it keeps, by name"
+        )
 
 
 def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
