@@ -17,10 +17,10 @@ import nefl
 from nefl.artifacts.card import Card, SubmodelCard
 from nefl.elastic.file import TrainedFamily, save_family
 from nefl.elastic.model import measure_latency
+from nefl.measured import MeasuredBy
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
 from nefl.nesting.signature import Signature
-from nefl.state import MeasuredBy
 
 SIGNATURE = Signature((3, 32, 32), 10)
 SWITCHES = 20_000

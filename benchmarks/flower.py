@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import nefl
-from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.notes import read_log
 from nefl.config import ClientsConfig, RunConfig
 from nefl.config_reading import config_from
 from nefl.engines.flower.app_files import write_app

@@ -13,6 +13,7 @@ RANK = {
     "files": 1,
     "parsing": 0,
     "seeds": 0,
+    "measured": 0,
     "wording": 0,
     "extras": 1,
     "own_code": 1,
@@ -49,7 +50,16 @@ RANK = {
     "__init__": 12,
     "__main__": 13,
 }
-ARTIFACTS_SEE = {"errors", "files", "parsing", "state", "config", "config_reading", "nesting"}
+ARTIFACTS_SEE = {
+    "errors",
+    "files",
+    "parsing",
+    "measured",
+    "state",
+    "config",
+    "config_reading",
+    "nesting",
+}
 
 
 def part_of(module: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nefl.artifacts.identity import check_unchanged
-from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.notes import read_log
 from nefl.artifacts.summary import averages, rounds_of, summarise
 from nefl.config_reading import config_from, read_config
 from nefl.data.partition import partition_clients

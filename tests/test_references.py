@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import nefl
-from nefl.artifacts.runfolder import CONFIG, stored_config
+from nefl.artifacts.notes import CONFIG, stored_config
 from nefl.config_reading import with_settings
 from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.export import export_family, export_submodel

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import nefl
-from nefl.artifacts.runfolder import stored_config
+from nefl.artifacts.notes import stored_config
 from nefl.config_reading import config_from
 from nefl.setting import prepare
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import nefl
-from nefl.artifacts.runfolder import read_log, stored_config
+from nefl.artifacts.notes import read_log, stored_config
 from nefl.config_reading import config_from, with_settings
 from nefl.elastic.adopt import cut, norm_statistics
 from nefl.engines.serial import SerialEngine

@@ -11,7 +11,7 @@ import torch
 
 import nefl
 from nefl.artifacts.kept import checkpoints, read_kept
-from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.notes import read_log
 from nefl.artifacts.tensorfile import read_tensors
 from nefl.config import EngineConfig
 from nefl.config_reading import config_from, with_settings

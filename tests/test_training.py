@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import nefl
-from nefl.artifacts.runfolder import RunFolder, read_log, stored_config
+from nefl.artifacts.notes import read_log, stored_config
+from nefl.artifacts.runfolder import RunFolder
 from nefl.config import EngineConfig, LocalConfig, RunConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError

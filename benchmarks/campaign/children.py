@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import nefl
-from nefl.artifacts.runfolder import CONFIG, SUMMARY
+from nefl.artifacts.notes import CONFIG, SUMMARY
 from nefl.config_reading import config_from
 from nefl.errors import NeflError
 from nefl.setting import prepare

@@ -61,8 +61,8 @@ def readers(folder: Path) -> dict[str, Reader]:
     import nefl
     from nefl.artifacts.checkpoint import load_state
     from nefl.artifacts.identity import check_unchanged
+    from nefl.artifacts.notes import stored_config
     from nefl.artifacts.older import ACCURACY
-    from nefl.artifacts.runfolder import stored_config
     from nefl.artifacts.summary import averages, summarise
     from nefl.asking.pictures import decode_picture
     from nefl.config_reading import config_from, read_config

@@ -1,5 +1,8 @@
 """What nefl raises on purpose: each message names the culprit, what was expected and the remedy."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class NeflError(Exception):
     """Base of all errors that are the input's fault, not nefl's; the command line exits with 2."""
@@ -27,3 +30,10 @@ class DataError(NeflError, ValueError):
 
 class RunError(NeflError, RuntimeError):
     """A run that cannot be started, resumed or finished."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a name that is not in a table, with the nearest that is."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return ConfigError(f"{kind} {name!r} is unknown{hint} There are: {', '.join(known)}")

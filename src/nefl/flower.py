@@ -6,7 +6,8 @@ from typing import Any
 
 from nefl import training
 from nefl.artifacts.kept import oldest_round
-from nefl.artifacts.runfolder import CONFIG, RunFolder
+from nefl.artifacts.notes import CONFIG
+from nefl.artifacts.runfolder import RunFolder
 from nefl.engines.flower.client import nested_client
 from nefl.engines.flower.engine import FlowerEngine
 from nefl.engines.flower.link import Link

@@ -8,9 +8,10 @@ from typing import Any
 from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import averages
 from nefl.config import RunConfig
+from nefl.measured import MeasuredBy
 from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import mean_of
-from nefl.state import Evaluation, MeasuredBy, ServerState
+from nefl.state import Evaluation, ServerState
 
 
 class Recorder(Observer):

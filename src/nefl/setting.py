@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
+from nefl.measured import MeasuredBy
 from nefl.methods import (
     capability_levels,
     check_sets,
@@ -30,7 +32,8 @@ from nefl.methods import (
     method_reference,
 )
 from nefl.models.pretrained import start_from, weights_checksum
-from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
@@ -40,7 +43,7 @@ from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
 from nefl.server.steps import find_step
-from nefl.state import MeasuredBy, ServerState
+from nefl.state import ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
 from nefl.tasks.given import GIVEN, describe, keep_given
@@ -160,7 +163,6 @@ class Setting:
     def facts(self) -> Facts:
         """Return what the run's folder shall say of its data, for reports."""
         task, clients = self.task, self.partition.clients
-        own = is_reference(self.config.model.name)
         counts: list[list[int]] = []
         labels = task.train_labels()
         if labels is not None and clients * task.classes <= MAX_COUNTS:
@@ -173,11 +175,11 @@ class Setting:
             train_examples=len(self.partition.indices),
             test_examples=self.test_examples,
             label_counts=tuple(map(tuple, counts)),
-            submodels=tuple(self.profiles()) if own else (),
+            submodels=self.profiles(),
             inputs=card_facts(task.kind, task.facts),
         )
 
-    def profiles(self) -> list[SubmodelProfile]:
+    def profiles(self) -> tuple[SubmodelProfile, ...]:
         """Return what the submodels cost in this run, smallest first."""
         return run_profiles(self.config, self.family, self.task.signature)
 
@@ -275,18 +277,30 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
     tried(config.model, family, task, inputs, task.make_target(rows), layout)
 
 
-def run_profiles(config: RunConfig, family: Family, signature: Signature) -> list[SubmodelProfile]:
-    """Return what a run's submodels cost, with its batches, its optimiser and its method's sets."""
+def run_profiles(
+    config: RunConfig, family: Family, signature: Signature
+) -> tuple[SubmodelProfile, ...]:
+    """Return what a run's submodels cost, with its batches, its optimiser and its method's sets.
+
+    Raises:
+        ConfigError: if the model cannot take inputs of that shape.
+    """
     objective, local = method_of(config.model).objective, config.local
     ways = objective.receives, objective.sends
     copies = optimiser_copies(local) + len(objective.keeps) + sum(map(len, ways))
-    return [
+    # What the user's own code builds may have no hash to be remembered by.
+    own = is_reference(config.model.name) or method_reference(config.model.method) is not None
+    count = profile_family if own else _counted_once
+    return tuple(
         replace(
             profile,
             payload_bytes=sum(travel_bytes(family, profile.index, sets) for sets in ways) // 2,
         )
-        for profile in profile_family(family, signature, local.batch_size, copies)
-    ]
+        for profile in count(family, signature, local.batch_size, copies)
+    )
+
+
+_counted_once = lru_cache(maxsize=64)(profile_family)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.facts import read_facts
 from nefl.artifacts.kept import read_kept
-from nefl.artifacts.runfolder import CONFIG, stored_config
+from nefl.artifacts.notes import CONFIG, stored_config
 from nefl.elastic.adopt import MatchedRows, adopt, recalibrate
 from nefl.elastic.file import load
 from nefl.errors import ConfigError

@@ -13,7 +13,8 @@ from typing import Any
 from nefl.artifacts.facts import versions, write_facts
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
-from nefl.artifacts.runfolder import RunFolder, stored_config
+from nefl.artifacts.notes import stored_config
+from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import summarise, was_measured
 from nefl.client.schedule import first_difference
 from nefl.client.training import batches_per_epoch
@@ -258,7 +259,7 @@ def _run(
     first: FirstState | None = None,
 ) -> RunResult:
     setting.partition.save(folder.partition)
-    write_facts(folder.path, setting.facts())
+    write_facts(folder.path, setting.facts)
     state, problems = folder.load_newest(setting.family)
     for problem in problems:
         folder.log("damaged", reason=problem)

@@ -10,9 +10,9 @@ import pytest
 from nefl.artifacts.card import Card, SubmodelCard, card_from_json, card_to_json
 from nefl.asking.ways import way_of
 from nefl.errors import RunError
+from nefl.measured import MeasuredBy
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec
-from nefl.state import MeasuredBy
 
 CARD = Card(
     "resnet8", "nefl-wd", "digits", 1, "image-classification", Signature((1, 8, 8), 2),

@@ -10,7 +10,8 @@ import torch
 
 from nefl.artifacts.checkpoint import load_state, save_state, state_sha256
 from nefl.artifacts.kept import checkpoints
-from nefl.artifacts.runfolder import METRICS, RunFolder, read_log, stored_config
+from nefl.artifacts.notes import METRICS, read_log, stored_config
+from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.tensorfile import read_tensors, save_tensors
 from nefl.config import RunConfig
 from nefl.errors import RunError

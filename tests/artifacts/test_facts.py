@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from nefl.artifacts.facts import read_facts
+from nefl.artifacts.facts import Facts, read_facts, write_facts
+from nefl.artifacts.notes import read_log
 from nefl.artifacts.older import ACCURACY
-from nefl.artifacts.runfolder import read_log
 from nefl.nesting.signature import Signature
 from nefl.report.reading.costs import costs_of
+from nefl.report.reading.rebuilt import profiles_again
 from nefl.report.reading.runs import read_run
 from nefl.rounds import Observer, RoundReport
 from nefl.training import train
@@ -33,9 +34,16 @@ def test_labels_and_shape_are_noted(quick: dict[str, Any], tmp_path: Path) -> No
     assert facts.signature == Signature((1, 8, 8), 10)
     assert facts.metrics == (ACCURACY,)
     assert sum(map(sum, facts.label_counts)) == facts.train_examples == 200
-    assert facts.submodels == ()
+    assert facts.submodels == profiles_again(read_run(tmp_path / "run"))
     start = next(read_log(tmp_path / "run"))
     assert {"nefl", "torch", "numpy", "python", "machine"} <= start.keys()
+
+
+def test_facts_are_found_out_once(tmp_path: Path) -> None:
+    facts = Facts((), Signature((2,), 1), "regression", (ACCURACY,), 3, 1)
+    write_facts(tmp_path, lambda: facts)
+    write_facts(tmp_path, lambda: pytest.fail("they are noted already"))
+    assert read_facts(tmp_path) == facts
 
 
 def test_costs_of_an_own_model_are_noted(

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from nefl.artifacts.facts import read_facts
+from nefl.artifacts.notes import read_log
 from nefl.artifacts.older import ACCURACY
-from nefl.artifacts.runfolder import read_log
 from nefl.artifacts.summary import averages
 from nefl.nesting.signature import Signature
 

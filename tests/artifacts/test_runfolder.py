@@ -16,7 +16,8 @@ from nefl.artifacts.identity import (
     write_identity,
 )
 from nefl.artifacts.kept import checkpoints, read_kept
-from nefl.artifacts.runfolder import METRICS, RunFolder, read_log, stored_config
+from nefl.artifacts.notes import METRICS, read_log, stored_config
+from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.tensorfile import read_tensors
 from nefl.config import RunConfig
 from nefl.errors import RunError
@@ -180,6 +181,6 @@ def test_pipes_and_links_for_notes_are_refused_and_nobody_waits(run: Path) -> No
 
 
 def test_a_line_without_end_is_passed_over(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nefl.artifacts.runfolder.MAX_LINE", 30)
+    monkeypatch.setattr("nefl.artifacts.notes.MAX_LINE", 30)
     (run / "metrics.jsonl").write_text('{"event": "' + "x" * 100 + '"}\n{"event": "start"}\n')
     assert list(read_log(run)) == [{"event": "start"}]

@@ -21,9 +21,9 @@ from nefl.data.series import described
 from nefl.data.tables import Column, TableOptions, read_table
 from nefl.data.texts import padded
 from nefl.errors import ConfigError, DataError, RunError
+from nefl.measured import MeasuredBy
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec
-from nefl.state import MeasuredBy
 from nefl.tasks.tables import Standardised
 
 

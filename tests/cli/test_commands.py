@@ -1,7 +1,10 @@
 """Commands are imported when they are called, and help says what they say."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -9,21 +12,55 @@ import typer
 
 from nefl.cli.app import app
 from nefl.cli.commands import COMMANDS, load_command
+from nefl.training import train
 
-WITHOUT_TORCH = [["--version"], ["--help"], ["recipes"], ["recipes", "digits"], ["compare", "-h"]]
+WITHOUT_TORCH = [
+    [["--version"]],
+    [["--help"], ["compare", "-h"]],
+    [
+        ["recipes"],
+        ["recipes", "digits"],
+        ["recipes", "--json", "--method", "nefl-wd", "--source", "Table 3"],
+        ["recipes", "--show", "digits"],
+        ["recipes", "--model", "resnet0"],
+    ],
+]
+COMPARE = [[], ["--paper"], ["--wide", "--sort", "worst"], ["--target", "0.1"]]
+COMPARE += [["--format", form] for form in ("markdown", "latex", "csv", "json")]
 
 
-@pytest.mark.parametrize("command", WITHOUT_TORCH, ids=" ".join)
-def test_what_needs_no_torch_loads_none(command: list[str]) -> None:
+def loaded_by(commands: list[list[str]]) -> tuple[str, str]:
+    """Return what commands print and which heavy packages they load, all in one new process."""
     script = (
         "import sys, contextlib\n"
         "from nefl.cli.app import app\n"
-        f"with contextlib.suppress(SystemExit): app({command!r})\n"
+        "from nefl.errors import NeflError\n"
+        f"for command in {commands!r}:\n"
+        "    with contextlib.suppress(SystemExit, NeflError): app(command)\n"
         "print('loaded:', sorted({'torch', 'sklearn', 'flwr'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("loaded: []\n")
+    said, _, loaded = done.stdout.rpartition("loaded: ")
+    return said, loaded.strip()
+
+
+@pytest.mark.parametrize("commands", WITHOUT_TORCH, ids=lambda commands: commands[0][0])
+def test_what_needs_no_torch_loads_none(commands: list[list[str]]) -> None:
+    said, loaded = loaded_by(commands)
+    assert said
+    assert loaded == "[]"
+
+
+def test_comparing_runs_loads_no_torch(quick: dict[str, Any], tmp_path: Path) -> None:
+    # Trained in this process and compared in another: what the runs noted must be enough.
+    for seed in (0, 1):
+        train(quick | {"rounds": 1, "seed": seed}, tmp_path / f"seed-{seed}")
+    said, loaded = loaded_by([["compare", str(tmp_path), *more] for more in COMPARE])
+    assert loaded == "[]"
+    assert "digits" in said
+    (row,) = json.loads(said[said.index("\n{") :])["rows"]
+    assert min(row["macs"]["values"]) > 0, "and yet it is told what they cost"
 
 
 def test_help_is_that_of_the_commands() -> None:

@@ -13,8 +13,8 @@ from nefl.asking.way import read_file
 from nefl.export.compare import Comparison, check
 from nefl.export.formats import FORMATS, open_model
 from nefl.export.source import open_run, predict_batches
+from nefl.measured import MeasuredBy
 from nefl.serving.predictor import Predictor
-from nefl.state import MeasuredBy
 
 CASES = [
     *[("next-token", name) for name in FORMATS],

@@ -12,8 +12,8 @@ import pytest
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, with_settings
 from nefl.data.partition import Partition
+from nefl.measured import MeasuredBy
 from nefl.nesting.signature import Signature
-from nefl.state import MeasuredBy
 
 
 class MakeRun(Protocol):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from nefl.cli.app import app
 from nefl.cli.watch import table_of
 from nefl.errors import ConfigError
+from nefl.measured import MeasuredBy
 from nefl.report.figures.by_name import FIGURES
 from nefl.report.figures.client_records import labels_of
 from nefl.report.figures.drawn_run import drawn_runs, left_out
@@ -24,7 +25,6 @@ from nefl.report.reading.runs import Run, read_run
 from nefl.report.tables.comparison import compare
 from nefl.report.tables.formats import to_csv, to_json_text, to_latex, to_markdown
 from nefl.report.tables.grids import footnotes, grids
-from nefl.state import MeasuredBy
 from tests.report.conftest import PERPLEXITY, MakeRun, facts_of, round_line
 from tests.report.picture import picture
 

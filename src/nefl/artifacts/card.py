@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.errors import ConfigError, NeflError, RunError
+from nefl.measured import MeasuredBy
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec
 from nefl.parsing import parse_json
-from nefl.state import MeasuredBy
 
 CARD_KEY = "nefl"
 """Under this name the card lies in a file's metadata."""

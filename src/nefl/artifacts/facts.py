@@ -1,23 +1,22 @@
 """What a run was made of, noted when it starts, so that its folder can be read without its data."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import TypeAdapter, ValidationError
 
+from nefl.artifacts.notes import FACTS, write_json
 from nefl.artifacts.older import facts_as_now
-from nefl.artifacts.runfolder import FACTS, write_json
 from nefl.files import read_small
-from nefl.nesting.profile import SubmodelProfile
+from nefl.measured import MeasuredBy
+from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.parsing import parse_json
-from nefl.state import MeasuredBy
 
 MAX_COUNTS = 200_000
 """Label counts beyond this many numbers are not noted; they would outweigh the log."""
@@ -35,8 +34,8 @@ class Facts:
         train_examples: training examples that were dealt out.
         test_examples: test examples that submodels are measured on.
         label_counts: examples of each class at each client, clients first; empty if too many.
-        submodels: the cost of each submodel, noted only for a model of the user's own; others
-            can be built again.
+        submodels: the cost of each submodel; runs of earlier versions noted it only for a model of
+            the user's own.
         inputs: what must be known to make inputs and read outputs, as on an exported file's card.
     """
 
@@ -56,6 +55,8 @@ _ADAPTER = TypeAdapter(Facts)
 
 def versions() -> dict[str, str]:
     """Return the versions that a result rests on, and the machine's kind."""
+    import torch  # only here: facts are read by those who need none of it
+
     return {
         "nefl": version("nefl"),
         "torch": str(torch.__version__),
@@ -65,14 +66,18 @@ def versions() -> dict[str, str]:
     }
 
 
-def write_facts(run: Path, facts: Facts) -> None:
+def write_facts(run: Path, find: Callable[[], Facts]) -> None:
     """Note the facts of a run in its folder, once.
+
+    Args:
+        run: the folder.
+        find: finds them out, if they are not noted yet.
 
     Raises:
         RunError: if the disk does not take it.
     """
     if not (run / FACTS).exists():
-        write_json(run / FACTS, asdict(facts))
+        write_json(run / FACTS, asdict(find()))
 
 
 def read_facts(run: Path) -> Facts | None:

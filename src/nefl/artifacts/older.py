@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from nefl.state import MeasuredBy
+from nefl.measured import MeasuredBy
 
 ACCURACY = MeasuredBy("accuracy", "up", percent=True)
 """What every run was measured by."""

@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.notes import read_log
+from nefl.measured import MeasuredBy
 from nefl.nesting.coverage import min_coverage
 from nefl.nesting.spec import Family
-from nefl.state import MeasuredBy, ServerState
+from nefl.state import ServerState
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from nefl.artifacts.card import Card
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.asking.arrays import finite
 from nefl.asking.way import (
     MAX_ROWS,

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.train import TrustCode

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.asking.texts import Completion
 from nefl.asking.way import MAX_FILE, Wish, bounded, read_file
 from nefl.cli.terminal import Terminal, console_for_tables, say

@@ -24,7 +24,8 @@ from nefl.nesting.coverage import (
     min_coverage,
     uncovered,
 )
-from nefl.nesting.profile import SubmodelProfile, profile_family
+from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities

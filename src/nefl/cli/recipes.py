@@ -12,7 +12,7 @@ from rich.text import Text
 
 from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
-from nefl.models.table import unknown_name
+from nefl.errors import unknown_name
 from nefl.recipes import load_recipe, recipe_names
 from nefl.recipes.writing import to_toml
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl import training
-from nefl.artifacts.runfolder import stored_config, to_json
+from nefl.artifacts.notes import stored_config, to_json
 from nefl.cli.dry_run import show_cost
 from nefl.cli.profile import show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration

@@ -29,7 +29,8 @@ class ModelConfig(Part):
     init: str | None = None
     weights: str | None = None
     start: str | None = None
-    method_options: Mapping[str, Any] = field(default_factory=dict)
+    # Mappings have no hash; equality tells models apart that differ in this alone.
+    method_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse to start from two things at once."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from nefl.config import RunConfig
 from nefl.estimate.timing import StepTime
 from nefl.nesting.coverage import min_coverage, uncovered
-from nefl.nesting.profile import PASSES, SubmodelProfile
+from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.profile import PASSES
 from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family
 from nefl.rounds import Plan

@@ -10,7 +10,7 @@ import torch
 from nefl.data import Partition
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tuned_process
-from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.price import SubmodelProfile
 from nefl.setting import Setting
 from nefl.state import TrainTask
 

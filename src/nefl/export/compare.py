@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nefl.errors import RunError
-from nefl.state import MeasuredBy
+from nefl.measured import MeasuredBy
 from nefl.tasks.task import Task
 
 TOLERANCE = 1e-4

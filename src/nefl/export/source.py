@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from nefl.artifacts.card import Card, SubmodelCard
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
-from nefl.artifacts.runfolder import stored_config
+from nefl.artifacts.notes import stored_config
 from nefl.asking.ways import card_facts
 from nefl.engines.site import Site
+from nefl.measured import MeasuredBy
 from nefl.methods import method_of, networks_like
 from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
@@ -26,7 +27,7 @@ from nefl.nesting.profile import count_macs, count_params
 from nefl.references import check_code
 from nefl.server.evaluate import BATCH
 from nefl.setting import Setting, prepare
-from nefl.state import MeasuredBy, ServerState
+from nefl.state import ServerState
 from nefl.tasks.dealing import subset
 from nefl.tasks.task import Task, rows_of
 

@@ -6,10 +6,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from nefl.config import ModelConfig
-from nefl.errors import ConfigError, RunError
+from nefl.errors import ConfigError, RunError, unknown_name
 from nefl.methods.method import Method
 from nefl.methods.table import ENTRY_POINTS, MAKERS, METHODS
-from nefl.models.table import unknown_name
 from nefl.own_code import call_own
 from nefl.references import import_thing, is_reference
 from nefl.server.steps import ServerStep, check_set_names

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from nefl.client.drift import ControlVariates, Dynamic, Proximal
 from nefl.client.exits import Graded, Mutual
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, unknown_name
 from nefl.methods.method import Method
-from nefl.models.table import unknown_name
 from nefl.nesting.modules import StepSize
 from nefl.server.steps import FedDyn, Scaffold
 

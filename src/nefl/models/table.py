@@ -1,12 +1,10 @@
 """The models by name, and how one is built from a spec."""
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
 
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, unknown_name
 from nefl.models.conv1d import Conv1dDesign
 from nefl.models.decoder import DecoderDesign
 from nefl.models.design import Design, Making, Norm
@@ -50,13 +48,6 @@ MODELS: dict[str, Design] = {
 
 LARGE_INPUTS = ("wide_resnet101_2", "vit_b_16")
 """Models that the paper trains on 224×224 images; the others get 32×32."""
-
-
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is not in a table, with the nearest that is."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    return ConfigError(f"{kind} {name!r} is unknown{hint} There are: {', '.join(known)}")
 
 
 @dataclass(frozen=True)

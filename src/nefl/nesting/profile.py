@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,53 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nefl.errors import ConfigError
 from nefl.nesting.modules import StepSize
+from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
-from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta
+from nefl.nesting.spec import Family, SubmodelSpec, build_on_meta
 
 _CONVOLUTION = torch.ops.aten.convolution
 
 PASSES = 3
 """Forward passes that a training step costs: one forward, and about two backward."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmodelProfile:
-    """The cost of one submodel.
-
-    Attributes:
-        index: its number, from 1.
-        gamma_w: the paper's ratio of parameters kept by width alone.
-        gamma_d: the ratio kept by depth alone.
-        gamma: the ratio of its parameters to the full model's.
-        width: kept fraction of channels, one number or one for each stage.
-        channels: channels that each stage hands on.
-        blocks: initial step size of each block by stage, 0 = absent.
-        params: weights, norm scales and shifts, classifiers; no step sizes, no buffers.
-        step_sizes: how many learned step sizes it has.
-        macs: multiply-accumulates of its convolutions for one example, as the paper counts.
-        macs_total: the same for all layers.
-        train_macs: those of a training step for one example: all classifiers that are trained,
-            forward and backward; the mean where a step draws what it trains.
-        train_memory_bytes: weights, gradients, what the optimiser keeps, buffers, a batch of
-            inputs and the activations that autograd keeps for it. Scratch space of kernels comes
-            on top.
-        payload_bytes: what is sent to a client, and again what it sends back.
-    """
-
-    index: int
-    gamma_w: float
-    gamma_d: float
-    gamma: float
-    width: float | tuple[float, ...]
-    channels: tuple[int, ...]
-    blocks: Blocks
-    params: int
-    step_sizes: int
-    macs: int
-    macs_total: int
-    train_macs: int
-    train_memory_bytes: int
-    payload_bytes: int
 
 
 def count_params(module: nn.Module) -> int:

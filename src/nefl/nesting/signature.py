@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from nefl.errors import ConfigError
+
+if TYPE_CHECKING:  # those who only read of a signature load no torch
+    import torch
+    from torch import Tensor
 
 MAX_OUTPUTS = 1_000_000
 
@@ -60,13 +61,17 @@ class Signature:
         """What a model gives for one example, without the batch axis."""
         return (*self.input_shape, self.outputs) if self.each_token else (self.outputs,)
 
-    def example(self, batch: int, device: str | torch.device = "cpu") -> Tensor:
+    def example(self, batch: int, device: "str | torch.device" = "cpu") -> "Tensor":
         """Return a batch of the right shape and dtype, all zeros; without values on `meta`."""
+        import torch
+
         dtype = torch.int64 if self.tokens else torch.float32
         return torch.zeros(batch, *self.input_shape, dtype=dtype, device=device)
 
-    def noise(self, batch: int, seed: int = 0) -> Tensor:
+    def noise(self, batch: int, seed: int = 0) -> "Tensor":
         """Return a batch of random inputs: normal numbers, or any tokens."""
+        import torch
+
         generator = torch.Generator().manual_seed(seed)
         if self.tokens:
             return torch.randint(self.tokens, (batch, *self.input_shape), generator=generator)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nefl.config import ClientsConfig, DeviceConfig
-from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.price import SubmodelProfile
 from nefl.seeds import Purpose, generator_for
 from nefl.state import TrainTask
 

@@ -6,7 +6,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.errors import ConfigError, DataError, RunError
 from nefl.serving.lanes import Lane
 from nefl.serving.predictor import Prediction, Predictor

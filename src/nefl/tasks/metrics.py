@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from nefl.errors import ConfigError
+from nefl.measured import MeasuredBy
 from nefl.references import is_reference
-from nefl.state import MeasuredBy
 
 Sums = Sequence[float]
 

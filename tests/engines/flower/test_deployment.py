@@ -17,7 +17,7 @@ import torch
 
 import nefl
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.artifacts.runfolder import read_log
+from nefl.artifacts.notes import read_log
 from nefl.config import RunConfig
 from nefl.config_reading import config_from
 from nefl.engines.flower.run_settings import read_run_settings

@@ -19,7 +19,8 @@ from PIL import Image
 from torch import Tensor
 
 import nefl
-from nefl.artifacts.runfolder import RunFolder, read_log
+from nefl.artifacts.notes import read_log
+from nefl.artifacts.runfolder import RunFolder
 from nefl.config_reading import config_from, with_settings
 from nefl.engines.flower.engine import FlowerEngine
 from nefl.engines.flower.exchange import Exchange

@@ -53,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_steps_and_norms_are_those_of_the_checkpoint(trained: Path) -> None:
     told = DrawnRun(read_run(trained))
-    family = told.costs.family
+    family = told.family_for("weights")
     assert family is not None
     state = load_state(trained / "checkpoints" / "round-0000002.safetensors", family)
     small = extract(state, family, 1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nefl.report.reading.costs import assignments, client_sizes, costs_of, macs_by_round
+from nefl.report.reading.rebuilt import profiles_again
 from nefl.report.reading.runs import Run, read_run
 from nefl.training import train
 from tests.report.conftest import MakeRun
@@ -47,15 +48,31 @@ def test_a_cohort_that_contradicts_the_log_is_not_believed(make_run: MakeRun) ->
     assert macs_by_round(run, costs) == [3 * 5 * costs.profiles[4].macs_total * 2 * 25]
 
 
-def test_user_code_is_not_imported_for_a_look(make_run: MakeRun, tmp_path: Path) -> None:
-    run = read_run(make_run("own", [[0.1]], settings={"model.name": "evil_model:build"}))
-    (tmp_path / "evil_model.py").write_text("raise SystemExit('imported')")
+@pytest.mark.parametrize("key", ["model.name", "model.method"])
+def test_user_code_is_not_imported_for_a_look(
+    key: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = read_run(make_run("own", [[0.1]], settings={key: "evil_code:build"}))
+    (tmp_path / "evil_code.py").write_text("raise SystemExit('imported')")
     costs = costs_of(run)
     assert not costs.profiles
     assert "of the user's own" in costs.unknown
+    assert assignments(without_clients(run), costs, client_sizes(run)) is None
 
 
 def test_a_family_built_differently_now_is_not_priced(make_run: MakeRun) -> None:
     folder = make_run("other", [[0.1] * 5])
     (folder / "identity.json").write_text('{"model": "0000"}')
     assert "another family" in costs_of(read_run(folder)).unknown
+
+
+def test_what_a_run_noted_is_its_price(quick: dict[str, Any], tmp_path: Path) -> None:
+    train(quick | {"rounds": 1}, tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert costs_of(run).profiles == profiles_again(run)
+    # also where nothing can be built again: a later nefl, another model
+    later = replace(run, config=None, fingerprint="0000")
+    assert costs_of(later) == costs_of(run)
+    older = replace(run, facts=None)
+    assert costs_of(older) == costs_of(run)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from nefl.measured import MeasuredBy
 from nefl.report.reading.scores import (
     best_first,
     describe_metrics,
@@ -14,7 +15,6 @@ from nefl.report.reading.scores import (
     show_target,
     with_arrow,
 )
-from nefl.state import MeasuredBy
 
 ACCURACY, PERPLEXITY = MeasuredBy("accuracy", "up", percent=True), MeasuredBy("perplexity", "down")
 

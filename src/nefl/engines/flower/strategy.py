@@ -33,7 +33,7 @@ from nefl.engines.flower.registry import RegistryFile
 from nefl.engines.flower.roster import NodeRoster
 from nefl.engines.flower.standing import Terms
 from nefl.errors import ConfigError, UpdateError
-from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.averages import check_average

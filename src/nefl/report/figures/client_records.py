@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nefl.artifacts.runfolder import PARTITION
+from nefl.artifacts.notes import PARTITION
 from nefl.config import RunConfig
 from nefl.data.partition import Partition
 from nefl.errors import NeflError
-from nefl.methods import capability_levels
 from nefl.references import is_reference
 from nefl.report.figures.drawn_run import DrawnRun, Record
 from nefl.report.reading.costs import client_sizes
+from nefl.report.reading.rebuilt import levels_of
 from nefl.server.cohort import tier_of
 from nefl.server.devices import Fleet
 from nefl.tasks.finding import load_task
@@ -122,7 +122,7 @@ def _tier_of(each: DrawnRun, submodels: int) -> Callable[[int], str]:
     if config.clients.capability == "devices" and sizes is not None:
         fleet = Fleet(config.clients, each.costs.profiles, config.local.epochs, sizes, config.seed)
         return lambda client: fleet.device(client).name
-    count, levels = config.clients.count, capability_levels(config.model, submodels)
+    count, levels = config.clients.count, levels_of(config.model, submodels)
     return lambda client: f"tier {tier_of(client, count, levels)}"
 
 

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from nefl.report.reading.costs import Assignment, Costs, assignments, client_sizes, costs_of
+from nefl.errors import NeflError
+from nefl.measured import MeasuredBy
+from nefl.nesting.spec import Family
+from nefl.report.reading.costs import Costs, assignments, client_sizes, costs_of
 from nefl.report.reading.gathering import leading_metric, line_names
+from nefl.report.reading.log_lines import Assignment
+from nefl.report.reading.rebuilt import family_again
 from nefl.report.reading.runs import Run
 from nefl.report.reading.weights import OfSubmodel, l1_norms, newest_state, step_sizes
-from nefl.state import MeasuredBy
 
 Record = dict[str, Any]
 
@@ -52,11 +56,24 @@ class DrawnRun:
         return assignments(self.run, self.costs, client_sizes(self.run))
 
     @cached_property
+    def _family(self) -> tuple[Family | None, str]:
+        try:
+            return family_again(self.run), ""
+        except NeflError as error:
+            return None, str(error)
+
+    def family_for(self, gap: str) -> Family | None:
+        """Return its family; where it cannot be built again, `missing` says so under that name."""
+        family, why = self._family
+        if family is None:
+            self.missing[gap] = why
+        return family
+
+    @cached_property
     def weights(self) -> tuple[list[OfSubmodel], list[OfSubmodel]]:
         """Step sizes by block, and L1 norms by layer."""
-        family = self.costs.family
+        family = self.family_for("weights")
         if family is None:
-            self.missing["weights"] = self.costs.unknown
             return [], []
         state, problem = newest_state(self.run, family)
         if state is None:

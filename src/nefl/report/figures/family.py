@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nefl.nesting.profile import SubmodelProfile
+from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.spec import Family
 from nefl.report.figures.vega import Figure, Spec
 from nefl.wording import show_bytes, show_count

@@ -172,12 +172,12 @@ def coverage_records(drawn: Sequence[DrawnRun]) -> list[Record]:
     """Return how often the elements of each shared tensor were trained: mean and least."""
     records = []
     for each in drawn:
-        if each.costs.family is None:
-            each.missing["coverage"] = each.costs.unknown
+        family = each.family_for("coverage")
+        if family is None:
             continue
         totals = trained_totals(each.run)
         updates: dict[str, list[tuple[int, int]]] = {}
-        for name, cell in shared_cells(each.costs.family):
+        for name, cell in shared_cells(family):
             updates.setdefault(name, []).append((cell.numel, sum(totals[k] for k in cell.holders)))
         records += [
             {

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from nefl.measured import MeasuredBy
 from nefl.report.figures.parts import SUBMODEL, deviation_bar, score_channel
 from nefl.report.figures.run_records import SCORE
 from nefl.report.figures.vega import Figure, Spec
@@ -17,7 +18,6 @@ from nefl.report.reading.scores import (
     with_arrow,
 )
 from nefl.report.tables.comparison import Row, Spread, compare
-from nefl.state import MeasuredBy
 
 
 def _of_one_metric(runs: Sequence[Run]) -> tuple[MeasuredBy, list[Run], tuple[str, ...]]:

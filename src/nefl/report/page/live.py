@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from nefl.artifacts.runfolder import METRICS, to_json
+from nefl.artifacts.notes import METRICS, to_json
 from nefl.errors import NeflError
 from nefl.report.page.make import live_content, make_page
 from nefl.report.reading.folders import read_runs

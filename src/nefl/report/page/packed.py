@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
+from nefl.measured import MeasuredBy
 from nefl.report.figures.by_name import BY_COST
 from nefl.report.figures.run_records import SCORE
 from nefl.report.figures.vega import Figure, theme
-from nefl.state import MeasuredBy
 
 Packed = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nefl.artifacts.runfolder import CONFIG
+from nefl.artifacts.notes import CONFIG
 from nefl.config import RunConfig
 from nefl.config_reading import flatten
 from nefl.report.figures.drawn_run import DrawnRun

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nefl.artifacts.runfolder import CONFIG
+from nefl.artifacts.notes import CONFIG
 from nefl.errors import RunError
 from nefl.report.reading.runs import Run, read_run
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nefl.data.catalog import DATASETS
+from nefl.measured import MeasuredBy
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import with_arrow
-from nefl.state import MeasuredBy
 from nefl.wording import counted
 
 WITHOUT_EFFECT = (

@@ -7,6 +7,9 @@ from typing import Any
 
 _LARGEST = 2**63
 
+Assignment = Mapping[int, tuple[int, ...]]
+"""The clients that trained each submodel in a round, by its number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -43,7 +46,7 @@ class RoundEntry:
     scores: tuple[float, ...]
     loss: float
     trained: Mapping[int, int]
-    clients: Mapping[int, tuple[int, ...]]
+    clients: Assignment
     tasks: int
     bytes_down: int
     bytes_up: int

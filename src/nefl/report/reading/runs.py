@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nefl.artifacts.facts import Facts, read_facts
 from nefl.artifacts.identity import IDENTITY
+from nefl.artifacts.notes import CONFIG, FACTS, LOCK, SUMMARY, read_log
+from nefl.artifacts.notes import METRICS as LOG
 from nefl.artifacts.older import ACCURACY
-from nefl.artifacts.runfolder import CONFIG, FACTS, LOCK, SUMMARY, read_log
-from nefl.artifacts.runfolder import METRICS as LOG
 from nefl.config import RunConfig
 from nefl.config_reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
 from nefl.files import open_without_links, read_small
+from nefl.measured import MeasuredBy
 from nefl.parsing import parse_json
 from nefl.report.reading.log_lines import (
     Attempt,
@@ -29,8 +30,6 @@ from nefl.report.reading.log_lines import (
     read_metrics,
     read_round,
 )
-from nefl.state import MeasuredBy
-from nefl.tasks.metrics import METRICS
 from nefl.wording import counted
 
 if TYPE_CHECKING:
@@ -217,6 +216,10 @@ def _primary(
     if facts is not None and facts.metrics:
         return facts.metrics[0]
     name = next((name for event in events for name in read_metrics(event)), ACCURACY.name)
+    if name == ACCURACY.name:
+        return ACCURACY
+    from nefl.tasks.metrics import METRICS  # loads torch
+
     known = METRICS.get(name)
     if known is None:
         problems.append(f"{FACTS}: does not say whether {name} is good high or low; high is taken")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from nefl.state import MeasuredBy
+from nefl.measured import MeasuredBy
 
 Thing = TypeVar("Thing")
 

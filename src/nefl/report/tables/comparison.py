@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nefl.errors import ConfigError
+from nefl.measured import MeasuredBy
 from nefl.report.reading.costs import bytes_spent, costs_of, macs_spent
 from nefl.report.reading.gathering import gather, varied_keys
 from nefl.report.reading.published import Published, published_for
@@ -21,7 +22,6 @@ from nefl.report.tables.notes import (
     unlike_settings,
     without_published,
 )
-from nefl.state import MeasuredBy
 
 MEASURES = ("worst", "average", "best")
 

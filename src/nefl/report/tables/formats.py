@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nefl.artifacts.runfolder import to_json
+from nefl.artifacts.notes import to_json
 from nefl.report.reading.published import Published
 from nefl.report.tables.comparison import MEASURES, Comparison
 from nefl.report.tables.grids import Grid, footnotes
