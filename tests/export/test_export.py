@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nefl
-from nefl.config_reading import with_settings
+from nefl.config.reading import with_settings
 from nefl.errors import ConfigError, RunError
 from nefl.export.formats import FORMATS, format_for, open_model, recognise
 from nefl.export.source import open_run, predict_batches
