@@ -96,7 +96,8 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         roster = NodeRoster(mailbox, registry, terms, folder.log)
         needs = [profile.train_memory_bytes for profile in profiles]
         plan = setting.plan
-        if method_of(config.model).objective.keeps and oldest_round(folder.path):
+        keeps = method_of(config.model).objective.keeps
+        if keeps and oldest_round(folder.path):
             folder.log(
                 "memory",
                 reason="clients keep their memory in their node's context, as long as a Flower "
@@ -112,7 +113,7 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
             needs,
             plan.receives,
             plan.sends,
-            oldest=lambda: oldest_round(folder.path),
+            oldest=lambda: oldest_round(folder.path) if keeps else 0,
         )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)
