@@ -22,11 +22,11 @@ from typing import Any
 import nefl
 from nefl.artifacts.notes import read_log
 from nefl.config import ClientsConfig, RunConfig
-from nefl.config_reading import config_from
-from nefl.engines.flower.app_files import write_app
-from nefl.engines.flower.loopback import Loopback
+from nefl.config.reading import config_from
 from nefl.engines.flower.messages import content_bytes, from_arrays, state_to_arrays, to_arrays
-from nefl.engines.flower.run_settings import read_run_settings
+from nefl.engines.flower.programs.app_files import write_app
+from nefl.engines.flower.programs.loopback import Loopback
+from nefl.engines.flower.server.run_settings import read_run_settings
 from nefl.rounds import travel_bytes
 
 NODES = 5
@@ -79,7 +79,7 @@ def measure_start() -> None:
         "torch": "import torch",
         "torch and nefl": "import nefl",
         "a client of nefl": "import flwr.supernode.runtime.run_clientapp\n"
-        "import nefl.engines.flower.site_client",
+        "import nefl.engines.flower.node.site_client",
     }
     print("processor seconds from nothing to imported")
     for name, code in parts.items():

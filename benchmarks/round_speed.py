@@ -22,12 +22,12 @@ from torch.nn import functional
 from nefl import TrainTask
 from nefl.client.optimiser import make_optimiser
 from nefl.config import RunConfig
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.engines.tuning import tune_process
 from nefl.rounds import run_round
+from nefl.running.assembly import assemble
 from nefl.seeds import Purpose, number_for
 from nefl.server.cohort import assign_submodels, sample_cohort
-from nefl.setting import prepare
 
 
 def make_config(clients: int, examples: int, workers: int) -> RunConfig:
@@ -47,7 +47,7 @@ def bare_process(values: dict[str, Any], tasks: "Queue[Any]", done: "Queue[float
     """Train what comes from the queue, with nothing federated around it."""
     config = config_from(values)
     tune_process(1)
-    setting = prepare(config)
+    setting = assemble(config)
     task, local = setting.task, config.local
     modules = [setting.family.build(spec) for spec in setting.family.specs]
     done.put(0.0)
@@ -79,7 +79,7 @@ def main() -> None:
     given = parser.parse_args()
     config = make_config(given.clients, given.examples, given.workers)
     tune_process(1)
-    setting = prepare(config)
+    setting = assemble(config)
     plan = setting.plan
     context = multiprocessing.get_context("spawn")
     queue, done = context.Queue(), context.Queue()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.engines.workers import WorkersEngine
 from nefl.rounds import run_round
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
 
 CASES = [(100, 10), (10_000, 10), (100_000, 10), (100_000, 100), (100_000, 1000)]
 
@@ -49,7 +49,7 @@ def measure(population: int, cohort: int, workers: int) -> dict[str, float]:
         }
     )
     started = time.perf_counter()
-    setting = prepare(config)
+    setting = assemble(config)
     # Two examples for each client whatever the population, so that rounds compare.
     offsets = setting.partition.offsets[0] + 2 * np.arange(population + 1)
     partition = type(setting.partition)(setting.partition.indices[: 2 * population], offsets)
@@ -88,7 +88,7 @@ def main() -> None:
         population, cohort = CASES[given.case]
         print(json.dumps(measure(population, cohort, given.workers)))
         return
-    print("population  cohort  prepare s  round s  ms/client  server MB (own)  worker own MB")
+    print("population  cohort  assemble s  round s  ms/client  server MB (own)  worker own MB")
     for number, (population, cohort) in enumerate(CASES):
         command = [sys.executable, __file__, "--case", str(number)]
         command += ["--workers", str(given.workers)]

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from nefl.config import ClientsConfig, RunConfig
-from nefl.engines.flower.app_files import write_app
-from nefl.engines.flower.loopback import Loopback
+from nefl.engines.flower.programs.app_files import write_app
+from nefl.engines.flower.programs.loopback import Loopback
 
 HONEST, TIERS = 5, (1, 2, 3, 4, 5)
 LIAR, FRAIL, INTRUDER = "node5", "node6", "intruder"
@@ -45,7 +45,7 @@ from flwr.clientapp import ClientApp
 from safetensors.torch import load, save
 
 from nefl.engines.flower.messages import ANSWER, ARRAYS, WEIGHTS, read_order
-from nefl.engines.flower.site_client import site_client
+from nefl.engines.flower.node.site_client import site_client
 
 honest = site_client()
 app = ClientApp()

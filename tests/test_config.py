@@ -8,7 +8,7 @@ import pytest
 
 from nefl.client.schedule import learning_rate
 from nefl.config import RunConfig, ScheduleConfig
-from nefl.config_reading import config_from, parse_setting, read_config, with_settings
+from nefl.config.reading import config_from, parse_setting, read_config, with_settings
 from nefl.errors import ConfigError
 
 

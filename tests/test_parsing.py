@@ -9,7 +9,7 @@ import pytest
 from nefl.artifacts.identity import check_unchanged
 from nefl.artifacts.notes import read_log
 from nefl.artifacts.summary import averages, rounds_of, summarise
-from nefl.config_reading import config_from, read_config
+from nefl.config.reading import config_from, read_config
 from nefl.data.partition import partition_clients
 from nefl.errors import ConfigError, DataError, RunError
 from nefl.methods import make_family
@@ -39,7 +39,7 @@ def test_a_recipe_of_brackets_is_a_config_error(text: str, tmp_path: Path) -> No
 
 
 def test_registry_partition_and_identity_too(tmp_path: Path) -> None:
-    from nefl.engines.flower.registry import read_registry
+    from nefl.engines.flower.server.registry import read_registry
 
     (tmp_path / "identity.json").write_text(DEEP)
     with pytest.raises(RunError, match="damaged"):

@@ -12,12 +12,12 @@ import pytest
 
 import nefl
 from nefl.artifacts.notes import CONFIG, stored_config
-from nefl.config_reading import with_settings
+from nefl.config.reading import with_settings
 from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.export import export_family, export_submodel
 from nefl.references import NAMED, check_code, import_function, remember_code
-from nefl.start import read_trained
-from nefl.training import draw_partition
+from nefl.running.first_state import read_trained
+from nefl.running.lifecycle import draw_partition
 
 EVIL = """
 from pathlib import Path

@@ -13,12 +13,12 @@ import nefl
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.kept import checkpoints
 from nefl.artifacts.runfolder import RunFolder
-from nefl.config_reading import with_settings
+from nefl.config.reading import with_settings
 from nefl.errors import RunError
 from nefl.rounds import Engine
-from nefl.setting import Setting
+from nefl.running.assembly import Setting
+from nefl.running.lifecycle import Connect
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
-from nefl.training import Connect
 
 
 class Huge:

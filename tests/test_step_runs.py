@@ -14,11 +14,11 @@ from nefl.artifacts.kept import checkpoints, read_kept
 from nefl.artifacts.notes import read_log
 from nefl.artifacts.tensorfile import read_tensors
 from nefl.config import EngineConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, OwnCodeError, RunError
 from nefl.nesting.sets import sets_of
 from nefl.rounds import RoundReport, run_round
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
 from nefl.state import Evaluation, ServerState
 
 OWN = """
@@ -161,7 +161,7 @@ def test_the_pages_examples_work(
 
 
 def test_a_round_by_hand_begins_with_a_memory(quick: dict[str, Any]) -> None:
-    setting = prepare(config_from(with_settings(quick, {"server.step.name": "momentum"})))
+    setting = assemble(config_from(with_settings(quick, {"server.step.name": "momentum"})))
     first = setting.initial_state()
     seen: list[ServerState] = []
 

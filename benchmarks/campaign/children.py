@@ -17,9 +17,9 @@ from typing import Any
 
 import nefl
 from nefl.artifacts.notes import CONFIG, SUMMARY
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.errors import NeflError
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
 
 ROUNDS = 6
 REFUSED = 2
@@ -51,7 +51,7 @@ def import_all() -> None:
     """Import what a run imports on its way, so that children need not. Nothing is trained here:
     torch's gradients do not outlive a fork.
     """
-    prepare(config_from(settings("serial")))
+    assemble(config_from(settings("serial")))
     importlib.import_module("torch._dynamo")  # which every optimiser loads
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.engines.serial import SerialEngine
 from nefl.errors import RunError
 from nefl.nesting.corners import extract
 from nefl.nesting.spec import Family, Role
 from nefl.rounds import Observer, run_training
+from nefl.running.assembly import Setting, assemble
 from nefl.server.evaluate import mean_of
-from nefl.setting import Setting, prepare
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
 LIARS = frozenset({0, 9})
@@ -137,7 +137,7 @@ def with_flipped_labels(setting: Setting) -> Setting:
 def run_cell(attack: str, defence: str, seed: int, rounds: int) -> list[float]:
     """Train, and return the accuracy of each submodel, smallest first."""
     torch.set_num_threads(1)
-    setting = prepare(config_from(settings(defence, seed, rounds)))
+    setting = assemble(config_from(settings(defence, seed, rounds)))
     if attack in ("label flip", "example count"):
         setting = with_flipped_labels(setting)
     engine = Liars(SerialEngine(setting.site(), setting.family), setting.family, attack)

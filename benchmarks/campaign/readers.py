@@ -65,12 +65,12 @@ def readers(folder: Path) -> dict[str, Reader]:
     from nefl.artifacts.older import ACCURACY
     from nefl.artifacts.summary import averages, summarise
     from nefl.asking.pictures import decode_picture
-    from nefl.config_reading import config_from, read_config
+    from nefl.config.reading import config_from, read_config
     from nefl.data import cifar, idx, images, own, parquet, svhn
     from nefl.data.arrays import check_decoded
     from nefl.data.catalog import DATASETS
     from nefl.data.partition import Partition, partition_clients
-    from nefl.engines.flower.registry import read_registry
+    from nefl.engines.flower.server.registry import read_registry
     from nefl.export.formats import open_model
     from nefl.models.pretrained import fit_weights, read_weights
     from nefl.report.reading.runs import read_run

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from nefl.recipes import load_recipe, recipe_names, recipe_values
     from nefl.report.reading.runs import Run, read_run
     from nefl.rounds import Observer, RoundReport
+    from nefl.running.lifecycle import RunResult, evaluate, resume, train
     from nefl.server.aggregate import Aggregate
     from nefl.server.steps import Cell, ServerStep
     from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
     from nefl.tasks.metrics import Metric
     from nefl.tasks.task import Task
-    from nefl.training import RunResult, evaluate, resume, train
 
 __version__ = version("nefl")
 
@@ -122,7 +122,7 @@ _HOMES = {
     "Run": "nefl.report.reading.runs",
     "RunConfig": "nefl.config",
     "RunError": "nefl.errors",
-    "RunResult": "nefl.training",
+    "RunResult": "nefl.running.lifecycle",
     "ServerState": "nefl.state",
     "ServerStep": "nefl.server.steps",
     "StepSize": "nefl.nesting.modules",
@@ -132,7 +132,7 @@ _HOMES = {
     "UpdateError": "nefl.errors",
     "check_family": "nefl.nesting.zero_extension",
     "cut": "nefl.elastic.adopt",
-    "evaluate": "nefl.training",
+    "evaluate": "nefl.running.lifecycle",
     "export_family": "nefl.export.export",
     "export_submodel": "nefl.export.export",
     "extract": "nefl.nesting.corners",
@@ -144,9 +144,9 @@ _HOMES = {
     "read_run": "nefl.report.reading.runs",
     "recipe_names": "nefl.recipes",
     "recipe_values": "nefl.recipes",
-    "resume": "nefl.training",
+    "resume": "nefl.running.lifecycle",
     "scatter": "nefl.nesting.corners",
-    "train": "nefl.training",
+    "train": "nefl.running.lifecycle",
 }
 """The module that each public name lives in."""
 

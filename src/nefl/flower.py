@@ -4,27 +4,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from nefl import training
 from nefl.artifacts.kept import oldest_round
 from nefl.artifacts.notes import CONFIG
 from nefl.artifacts.runfolder import RunFolder
-from nefl.engines.flower.client import nested_client
-from nefl.engines.flower.engine import FlowerEngine
-from nefl.engines.flower.link import Link
-from nefl.engines.flower.mailbox import Context, Grid, Mailbox
 from nefl.engines.flower.messages import arrays_to_state, state_to_arrays
-from nefl.engines.flower.progress import LogObserver, say_result
-from nefl.engines.flower.registry import RegistryFile
-from nefl.engines.flower.roster import NodeRoster
-from nefl.engines.flower.run_settings import read_run_settings
-from nefl.engines.flower.site_client import partition_sha256, site_client
-from nefl.engines.flower.standing import Terms
-from nefl.engines.flower.strategy import NestedStrategy
+from nefl.engines.flower.node.answering import nested_client
+from nefl.engines.flower.node.site_client import partition_sha256, site_client
+from nefl.engines.flower.server.engine import FlowerEngine
+from nefl.engines.flower.server.mailbox import Context, Grid, Mailbox
+from nefl.engines.flower.server.registry import RegistryFile
+from nefl.engines.flower.server.roster import NodeRoster
+from nefl.engines.flower.server.run_log import LogObserver, say_result
+from nefl.engines.flower.server.run_settings import read_run_settings
+from nefl.engines.flower.server.standing import Terms
+from nefl.engines.flower.server.strategy import NestedStrategy
+from nefl.engines.flower.server.task_messages import Link
 from nefl.engines.serial import SerialEngine
 from nefl.methods import method_of
 from nefl.references import remember_code
 from nefl.rounds import Engine
-from nefl.setting import Setting
+from nefl.running import lifecycle
+from nefl.running.assembly import Setting
 
 __all__ = [
     "NestedStrategy",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-def serve(grid: Grid, context: Context) -> training.RunResult:
+def serve(grid: Grid, context: Context) -> lifecycle.RunResult:
     """Train the run that a Flower app's run config describes, over the nodes that are there.
 
     The run has a folder as any other: settings, log, checkpoints, summary. With `resume` it goes on
@@ -59,7 +59,7 @@ def serve(grid: Grid, context: Context) -> training.RunResult:
         # The engine's settings may change between two starts: the nodes' file, the deadline.
         engine = settings.config.engine
         remember_code(settings.config)  # the run config is the user's own word
-        result = training.resume(
+        result = lifecycle.resume(
             out,
             engine=engine,
             changed_code=settings.changed_code,
@@ -67,7 +67,7 @@ def serve(grid: Grid, context: Context) -> training.RunResult:
             connect=connect,
         )
     else:
-        result = training.train(
+        result = lifecycle.train(
             settings.config, out, name=settings.name, observers=observers, connect=connect
         )
     say_result(result.summary, result.path)

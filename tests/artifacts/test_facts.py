@@ -16,7 +16,7 @@ from nefl.report.reading.costs import costs_of
 from nefl.report.reading.rebuilt import profiles_again
 from nefl.report.reading.runs import read_run
 from nefl.rounds import Observer, RoundReport
-from nefl.training import train
+from nefl.running.lifecycle import train
 
 OWN_MODEL = """
 from nefl import make_family

@@ -17,6 +17,7 @@ import nefl.asking.texts
 from nefl.artifacts.card import Card, SubmodelCard
 from nefl.asking.way import MAX_FILE, MAX_JSON, Answers, Way, Wish
 from nefl.asking.ways import card_facts, way_of
+from nefl.data.series import described
 from nefl.data.tables import Column, TableOptions, read_table
 from nefl.data.texts import padded
 from nefl.errors import ConfigError, DataError, RunError
@@ -96,6 +97,17 @@ def test_rows_are_encoded_as_in_training(
     several = ask(way, json.dumps([one, one]).encode(), run, is_json=True)
     assert (several.several, len(several.each)) == (True, 2)
     assert set(json.loads(way.example)) == {"age", "colour", "member"}
+
+
+def test_a_table_of_arrays_has_columns_by_number() -> None:
+    columns = {"features": np.eye(4, 3, dtype=np.float32), "target": np.arange(4.0)}
+    facts = described(columns, columns, [], "features").facts
+    way, run = way_of(card("table-regression", Signature((3,), 1), facts)), Seen(lambda x: x[:, :1])
+    assert way.noun == "row"
+    ask(way, b'{"x0": 1, "x1": null, "x2": 0}', run)
+    mean, std = (np.asarray(facts[key]) for key in ("mean", "std"))
+    wanted = (np.array([1, mean[1], 0]) - mean) / std
+    assert run.inputs[0][0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -246,12 +258,17 @@ def _bomb() -> bytes:
         b"[[1e999, 0, 0], [0, 0, 0]]", b"[[NaN, 0, 0], [0, 0, 0]]", npy(np.zeros((2, 4))),
         npy(np.zeros((2, 3)))[:-1], npy(np.zeros((2, 3))).replace(b"(2, 3)", b"(2, 9)"),
         npy(np.array([["a"]])), npz(a=np.zeros(3), b=np.zeros(3)), npz(x=np.zeros((2, 3)))[:60],
-        npy(np.zeros((0, 2, 3))), b"\x93NUMPY\x03\x00", _bomb(),
+        npy(np.zeros((0, 2, 3))), b"\x93NUMPY\x03\x00",
     ],
 )  # fmt: skip
 def test_arrays_that_are_none_are_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="it"):
         ask(way_of(ARRAYS), data, lambda x: x)
+
+
+def test_a_bomb_is_not_unpacked_to_its_end() -> None:
+    with pytest.raises(DataError, match="it, unpacked,: has more than 64 MiB"):
+        ask(way_of(ARRAYS), _bomb(), lambda x: x)
 
 
 def test_nothing_is_unpickled() -> None:

@@ -12,7 +12,7 @@ import typer
 
 from nefl.cli.app import app
 from nefl.cli.commands import COMMANDS, load_command
-from nefl.training import train
+from nefl.running.lifecycle import train
 
 WITHOUT_TORCH = [
     [["--version"]],

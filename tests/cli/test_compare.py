@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.errors import ConfigError, RunError
-from nefl.training import train
+from nefl.running.lifecycle import train
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from nefl import ConfigError, RunError
 from nefl.cli.app import app
-from nefl.engines.flower.certificates import _write_new
-from nefl.engines.flower.run_settings import read_run_settings
+from nefl.engines.flower.programs.certificates import _write_new
+from nefl.engines.flower.server.run_settings import read_run_settings
 
 
 def run(*words: str) -> str:

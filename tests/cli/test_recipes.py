@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.cli.dry_run import show_work
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.errors import ConfigError
 from nefl.recipes import load_recipe, recipe_names
 

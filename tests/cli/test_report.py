@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nefl.cli.app import app
 from nefl.cli.watch import curve
 from nefl.errors import ConfigError, RunError
-from nefl.training import train
+from nefl.running.lifecycle import train
 
 
 def invoke(*arguments: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nefl.cli.progress import show_duration
-from nefl.training import claim_folder
+from nefl.running.lifecycle import claim_folder
 
 from .conftest import run
 

@@ -28,7 +28,8 @@ def table(tmp_path: Path) -> Path:
 
 def test_words_become_columns_and_gaps_the_mean(table: Path) -> None:
     found = read_table(table, TableOptions(client="who", test=0.34))
-    assert found.facts["features"] == ["age", "colour=blue", "colour=green", "colour=red"]
+    columns = [(column["name"], column["words"]) for column in found.facts["columns"]]
+    assert columns == [("age", ()), ("colour", ("blue", "green", "red"))]
     assert found.facts["class_names"] == ["high", "low"]
     assert found.facts["owners"] == ["ann", "bob", "cid"]
     features = np.concatenate([found.train[FEATURES], found.test[FEATURES]])

@@ -11,11 +11,11 @@ import torch
 import nefl
 from nefl.artifacts.kept import FOLDER, MEMORY
 from nefl.artifacts.runfolder import RunFolder
-from nefl.config_reading import with_settings
+from nefl.config.reading import with_settings
 from nefl.engines.memory_files import MemoryFiles
 from nefl.errors import RunError
 from nefl.rounds import Engine, Observer
-from nefl.setting import Setting
+from nefl.running.assembly import Setting
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 
 SETTINGS = {

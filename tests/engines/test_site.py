@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.engines.resident import resident
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
@@ -18,8 +18,8 @@ from nefl.methods import make_family
 from nefl.models.resnet import ResNet
 from nefl.nesting.corners import extract
 from nefl.rounds import run_round
+from nefl.running.assembly import assemble
 from nefl.server.evaluate import Chunk
-from nefl.setting import prepare
 from nefl.tasks.images import augmentation
 
 
@@ -34,14 +34,14 @@ def test_narrow_networks_have_channels_last() -> None:
 
 STEPS_OF_THE_NARROWEST = """
 import torch
-from nefl.config_reading import config_from
-from nefl.setting import prepare
+from nefl.config.reading import config_from
+from nefl.running.assembly import assemble
 from nefl.tasks.images import augmentation
 from nefl.state import TrainTask
 from nefl.nesting.corners import extract
 data = {"name": "synthetic", "options": {"train": 256, "test": 16}}
 clients, engine = {"count": 2, "per_round": 1}, {"name": "serial", "device": "cpu"}
-setting = prepare(config_from({"data": data, "clients": clients, "engine": engine}))
+setting = assemble(config_from({"data": data, "clients": clients, "engine": engine}))
 site, state = setting.site(), setting.initial_state()
 for number in range(1, 4):
     site.train(TrainTask(number, 0, 1), extract(state, setting.family, 1))
@@ -85,7 +85,7 @@ def test_a_device_without_float64_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_examples_are_on_a_device_once_for_all_sites(quick: dict[str, Any]) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     nowhere = torch.device("meta")  # the only other device that every machine has
 
     def site() -> Site:
@@ -118,7 +118,7 @@ def test_static_norms_are_measured_over_the_training_data(quick: dict[str, Any])
     """The accuracy of HeteroFL must not depend on the order or the size of test batches."""
     torch.set_num_threads(1)
     quick = with_settings(quick, {"model.method": "heterofl", "data.augment": "none"})
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     state, _ = run_round(
         setting.family.initial_state(0),
         setting.plan,
@@ -145,7 +145,7 @@ def test_static_norms_are_measured_over_the_training_data(quick: dict[str, Any])
 
 def test_measuring_changes_no_weight_and_no_training(quick: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    setting = prepare(config_from(with_settings(quick, {"model.method": "heterofl"})))
+    setting = assemble(config_from(with_settings(quick, {"model.method": "heterofl"})))
     state = setting.family.initial_state(0)
     used = SerialEngine(setting.site(), setting.family)
     used.evaluate(state, range(1, 6))
@@ -157,7 +157,7 @@ def test_measuring_changes_no_weight_and_no_training(quick: dict[str, Any]) -> N
 def test_nothing_of_one_client_reaches_the_next(quick: dict[str, Any]) -> None:
     """Modules are reused; a round must not depend on what they did before."""
     torch.set_num_threads(1)
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     plan, state = setting.plan, setting.family.initial_state(0)
     used = SerialEngine(setting.site(), setting.family)
     later, _ = run_round(state, plan, used)

@@ -16,7 +16,7 @@ import torch
 
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config import EngineConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.data import Partition
 from nefl.engines import workers as workers_module
 from nefl.engines.serial import SerialEngine
@@ -26,8 +26,8 @@ from nefl.errors import RunError
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.rounds import run_round
+from nefl.running.assembly import Setting, assemble
 from nefl.server.aggregate import Aggregate
-from nefl.setting import Setting, prepare
 from nefl.state import ClientFailure, ClientUpdate, TrainTask
 
 
@@ -70,7 +70,7 @@ def test_shared_weights_are_the_same_in_every_mapping() -> None:
 def test_engines_agree_bit_for_bit(
     quick: dict[str, Any], tmp_path: Path, count: int, method: str
 ) -> None:
-    setting = prepare(config_from(with_settings(quick, {"model.method": method})))
+    setting = assemble(config_from(with_settings(quick, {"model.method": method})))
     plan = setting.plan
     state = setting.family.initial_state(1)
     expected, _ = run_round(state, plan, serial_engine(setting))
@@ -90,7 +90,7 @@ def with_bad_client(setting: Setting, client: int) -> Setting:
 
 
 def test_a_client_that_raises_costs_its_update_only(quick: dict[str, Any], tmp_path: Path) -> None:
-    setting = with_bad_client(prepare(config_from(quick)), 3)
+    setting = with_bad_client(assemble(config_from(quick)), 3)
     state = setting.family.initial_state(0)
     tasks = [TrainTask(1, client, 5 - client) for client in range(5)]
     hashes = []
@@ -113,7 +113,7 @@ def test_a_client_that_raises_costs_its_update_only(quick: dict[str, Any], tmp_p
 def test_a_worker_that_dies_costs_nothing_and_is_replaced(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     state = setting.family.initial_state(0)
     tasks = [TrainTask(1, client, 5) for client in range(8)]
     with workers_engine(setting, tmp_path, 2) as engine:
@@ -154,7 +154,7 @@ def test_a_task_that_kills_its_workers_fails(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(workers_module, "MAX_TRIES", 2)
-    setting = prepare(config_from(with_settings(quick, {"model.name": "deadly:family"})))
+    setting = assemble(config_from(with_settings(quick, {"model.name": "deadly:family"})))
     tasks = [TrainTask(1, 0, 1), TrainTask(1, 1, 2)]
     with workers_engine(setting, tmp_path, 1) as engine:
         dead, alive = engine.train(setting.family.initial_state(0), tasks)
@@ -166,7 +166,7 @@ def test_a_task_that_kills_its_workers_fails(
 def test_a_worker_that_dies_while_evaluating_costs_nothing(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     state = setting.family.initial_state(0)
     expected = serial_engine(setting).evaluate(state, range(1, 6))
     with workers_engine(setting, tmp_path, 2) as engine:
@@ -185,7 +185,7 @@ def test_a_file_in_the_current_folder_does_not_pass_for_a_library(
     (tmp_path / "random.py").write_text("raise SystemExit('the wrong random')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     with workers_engine(setting, tmp_path, 1) as engine:
         results = list(engine.train(setting.family.initial_state(0), [TrainTask(1, 0, 1)]))
     assert isinstance(results[0], ClientUpdate)
@@ -195,7 +195,7 @@ def test_workers_that_keep_dying_stop_the_run(
     quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers_module, "MAX_DEATHS", 1)
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     state = setting.family.initial_state(0)
     with workers_engine(setting, tmp_path, 1) as engine:
         os.kill(engine.pids[0], signal.SIGKILL)
@@ -205,7 +205,7 @@ def test_workers_that_keep_dying_stop_the_run(
 
 
 def test_a_worker_that_cannot_start_says_why(quick: dict[str, Any], tmp_path: Path) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     with workers_engine(setting, tmp_path, 1) as engine:
         os.kill(engine.pids[0], signal.SIGKILL)
         (tmp_path / "partition.safetensors").write_bytes(b"nonsense")
@@ -216,7 +216,7 @@ def test_a_worker_that_cannot_start_says_why(quick: dict[str, Any], tmp_path: Pa
 def test_leaving_a_round_early_does_not_spoil_the_next(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     state = setting.family.initial_state(0)
     tasks = [TrainTask(1, client, 5 - client % 5) for client in range(8)]
     plan = setting.plan
@@ -229,7 +229,7 @@ def test_leaving_a_round_early_does_not_spoil_the_next(
 
 
 def test_workers_end_with_the_engine(quick: dict[str, Any], tmp_path: Path) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     with workers_engine(setting, tmp_path, 2) as engine:
         pids = engine.pids
     for pid in pids:
@@ -240,7 +240,7 @@ def test_workers_end_with_the_engine(quick: dict[str, Any], tmp_path: Path) -> N
 def test_updates_arrive_in_task_order_whatever_their_size(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     state = setting.family.initial_state(0)
     tasks = [TrainTask(1, client, 1 + 4 * (client % 2)) for client in range(10)]
     with workers_engine(setting, tmp_path, 3) as engine:
@@ -261,6 +261,6 @@ def test_words_for_the_end_of_a_process() -> None:
 
 
 def test_partition_of_the_fixture_is_what_it_seems(quick: dict[str, Any]) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     assert setting.partition.clients == 20
     assert np.all(setting.partition.sizes == 10)

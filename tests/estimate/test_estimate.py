@@ -8,7 +8,7 @@ import torch
 
 import nefl
 from nefl.config import ModelConfig, RunConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.data import partition_clients
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError, DataError, NeflError
@@ -21,7 +21,7 @@ from nefl.nesting.profile import PASSES, profile_family
 from nefl.nesting.sets import memory_layout
 from nefl.nesting.signature import Signature
 from nefl.recipes import load_recipe, recipe_names
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
 
 MODELS = sorted({load_recipe(name).model.name for name in recipe_names()})
 
@@ -45,7 +45,7 @@ def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
             partitions[key] = partition_clients(labels, *arguments, owners=owners, **options)
         return partitions[key]
 
-    monkeypatch.setattr("nefl.setting.family_of", family)
+    monkeypatch.setattr("nefl.running.assembly.family_of", family)
     monkeypatch.setattr("nefl.tasks.dealing.partition_clients", partition)
 
 
@@ -225,7 +225,7 @@ def test_the_servers_memory_includes_its_steps(quick: dict[str, Any]) -> None:
     for name, sets in (("momentum", 1), ("yogi", 2)):
         given = config_from(with_settings(quick, {"server.step.name": name}))
         cost = estimate_run(given, timed=False)
-        layout = memory_layout(prepare(given).family, ["a set"])
+        layout = memory_layout(assemble(given).family, ["a set"])
         more = 2 * sets * sum(info.nbytes for info in layout.values())
         assert cost.server_memory == plain.server_memory + more
         assert cost.memory_here == plain.memory_here + more

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nefl
-from nefl.config_reading import with_settings
+from nefl.config.reading import with_settings
 from nefl.errors import ConfigError, RunError
 from nefl.export.formats import FORMATS, format_for, open_model, recognise
 from nefl.export.source import open_run, predict_batches
@@ -138,7 +138,8 @@ def test_a_mismatch_is_an_error_and_leaves_no_file(
     digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nefl.export.export.predict_batches", lambda m, x: predict_batches(_Shifted(m), x)
+        "nefl.export.export.predict_batches",
+        lambda m, x: predict_batches(_Shifted(m) if isinstance(m, nn.Module) else m, x),
     )
     out = tmp_path / "m"
     out.write_bytes(b"old")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import nefl
-from nefl.config_reading import with_settings
+from nefl.config.reading import with_settings
 from nefl.rounds import Observer
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import nefl
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.elastic.file import load
 from nefl.errors import ConfigError, NeflError, OwnCodeError, RunError
 from nefl.methods import METHODS, find_method, make_family, method_of, networks_like
 from nefl.references import named_code
 from nefl.rounds import Observer
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
 
 OWN = """
 from dataclasses import dataclass, replace
@@ -42,6 +42,14 @@ class Broken(Objective):
     def after(self, local):
         return local.memory["nothing"]
 broken = Method("both", objective=Broken())
+
+class Asking(Objective):
+    receives = ("control",)
+asking = Method("both", objective=Asking())
+
+class Odd(Objective):
+    keeps = ("Some/thing",)
+odd = Method("both", objective=Odd())
 """
 
 
@@ -171,7 +179,22 @@ def test_what_is_no_method_is_refused_by_name(
 @pytest.mark.usefixtures("own")
 def test_a_method_is_tried_out_before_a_run(quick: dict[str, Any]) -> None:
     with pytest.raises(OwnCodeError, match=r"own_pull:broken: a step of submodel 1 .*KeyError"):
-        prepare(config_from(settings(quick, "own_pull:broken")))
+        assemble(config_from(settings(quick, "own_pull:broken")))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("asking", "receives control, and the server's step keeps nothing"),
+        ("odd", r"its objective: keeps is \('Some/thing',\)"),
+    ],
+)
+def test_sets_that_cannot_be_are_refused_before_a_run(
+    quick: dict[str, Any], method: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        assemble(config_from(settings(quick, f"own_pull:{method}")))
 
 
 def test_the_table_is_for_reading() -> None:

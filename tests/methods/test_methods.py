@@ -9,7 +9,7 @@ import torch
 
 from nefl import evaluate, train
 from nefl.config import ModelConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.elastic.adopt import recalibrate
 from nefl.errors import ConfigError, NestingError
 from nefl.methods import METHODS, capability_levels, family_of, make_family
@@ -18,10 +18,10 @@ from nefl.nesting.corners import extract
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm2d, StepSize
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
+from nefl.running.assembly import assemble
 from nefl.server.aggregate import Aggregate
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
 from nefl.server.evaluate import measure_norms
-from nefl.setting import prepare
 from nefl.state import ClientUpdate, ServerState, TrainTask
 
 THREE = {"model.ratios": [0.3, 0.6, 1.0]}
@@ -112,7 +112,7 @@ def test_only_capable_clients_train_the_full_model(quick: dict[str, Any]) -> Non
 
 
 def prepare_plan(settings: dict[str, Any]) -> CohortPlan:
-    return prepare(config_from(settings)).plan.cohort
+    return assemble(config_from(settings)).plan.cohort
 
 
 def test_too_few_capable_clients_make_a_smaller_cohort(quick: dict[str, Any]) -> None:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import nefl
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.nesting.sets import travel_layout
+from nefl.running.assembly import Setting, assemble
 from nefl.server.cohort import assign_submodels, sample_cohort
-from nefl.setting import Setting, prepare
 from nefl.tasks.task import rows_of
 
 NET = """
@@ -212,7 +212,7 @@ def test_a_run_is_the_published_algorithm(
     settings = with_settings(tiny, {"model.method": method, "model.method_options": options})
     result = nefl.train(settings, tmp_path / "run")
     assert result.summary["failures"] == 0
-    setting = prepare(config_from(settings))
+    setting = assemble(config_from(settings))
     twin = kind(setting, loss)
     for number in range(1, ROUNDS + 1):
         twin.round(number)
@@ -225,7 +225,7 @@ def test_a_run_is_the_published_algorithm(
 def test_what_travels_is_counted(tiny: dict[str, Any], tmp_path: Path) -> None:
     settings = with_settings(tiny, {"model.method": "scaffold", "rounds": 1})
     result = nefl.train(settings, tmp_path / "run")
-    setting = prepare(config_from(settings))
+    setting = assemble(config_from(settings))
     plan = setting.plan.cohort
     tasks = assign_submodels(sample_cohort(plan, 1), plan, 1)
     layouts = [travel_layout(result.family, task.submodel, ["control"]) for task in tasks]

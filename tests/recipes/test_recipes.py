@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.errors import ConfigError
 from nefl.methods import METHODS
 from nefl.recipes import load_recipe, recipe_names, recipe_values

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nefl.config import RunConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.data.partition import Partition
 from nefl.measured import MeasuredBy
 from nefl.nesting.signature import Signature

@@ -13,13 +13,13 @@ from torch import nn
 import nefl
 from nefl import ClientUpdate, Family, SubmodelSpec, TrainTask, extract
 from nefl.config import ServerConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.engines.serial import SerialEngine
 from nefl.errors import ConfigError, UpdateError
 from nefl.nesting.spec import kept_channels
 from nefl.rounds import Engine, run_training
+from nefl.running.assembly import assemble
 from nefl.server.stepping import make_aggregate
-from nefl.setting import prepare
 from nefl.state import ClientFailure, ServerState
 
 BLOCKS = ((1.0,),)
@@ -135,7 +135,7 @@ def test_two_of_ten_clients_poison_their_updates(quick: dict[str, Any], average_
             "server": {"average": average_name, "trim": 0.3, "evaluate_every": 8},
         },
     )
-    setting = prepare(config_from(settings))
+    setting = assemble(config_from(settings))
     state = setting.family.initial_state(0)
     accuracies = []
     for liars in (set[int](), {0, 9}):

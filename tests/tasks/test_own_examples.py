@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nefl.config import RunConfig
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.errors import ConfigError, DataError
 from nefl.tasks.finding import load_task
 from nefl.tasks.own_examples import own_examples

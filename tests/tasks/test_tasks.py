@@ -15,7 +15,7 @@ import torch
 
 import nefl
 from nefl.artifacts.checkpoint import state_sha256
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.nesting.signature import Signature
 from nefl.tasks.finding import load_task
 from nefl.tasks.task import rows_of

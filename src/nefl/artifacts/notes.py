@@ -12,7 +12,7 @@ from typing import Any
 
 from nefl.artifacts.older import event_as_now
 from nefl.config import RunConfig
-from nefl.config_reading import config_from, read_config
+from nefl.config.reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.files import open_without_links, write_atomically
 from nefl.parsing import parse_json

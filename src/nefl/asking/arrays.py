@@ -199,8 +199,7 @@ def _read_npy(data: bytes, where: str) -> npt.NDArray[Any]:
         version = np.lib.format.read_magic(stream)
         shape, by_column, dtype = _HEADERS[version](stream)
         rest = data[stream.tell() :]
-        plain = dtype if dtype.kind in "fiub" else np.dtype(np.void)  # nothing is unpickled
-        array = np.frombuffer(rest, plain).reshape(shape, order="F" if by_column else "C")
+        array = np.frombuffer(rest, dtype).reshape(shape, order="F" if by_column else "C")
     except Exception as error:  # a damaged header fails in a dozen ways
         raise DataError(f"{where}: is no .npy file of plain numbers ({error})") from None
     return _numbers(array, where)

@@ -11,7 +11,7 @@ import typer
 
 from nefl.cli.terminal import say
 from nefl.cli.train import terminate_as_interrupt
-from nefl.config_reading import config_from, parse_setting
+from nefl.config.reading import config_from, parse_setting
 from nefl.errors import ConfigError, RunError
 from nefl.recipes import recipe_values
 
@@ -34,7 +34,7 @@ def init(
 ) -> None:
     """Write a small, complete Flower app that trains nested submodels."""
     _need_flower()
-    from nefl.engines.flower.app_files import write_app
+    from nefl.engines.flower.programs.app_files import write_app
 
     config = config_from(recipe_values(recipe), recipe)
     for path in write_app(folder, recipe, config):
@@ -59,7 +59,7 @@ def simulate(
 ) -> None:
     """Run an app over simulated nodes, with a SuperLink that ends with the run."""
     _need_flower()
-    from nefl.engines.flower.loopback import Loopback
+    from nefl.engines.flower.programs.loopback import Loopback
 
     given: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     count = nodes or given.get("clients.count") or _clients(folder)
@@ -85,8 +85,8 @@ def keys(
 ) -> None:
     """Make the certificates of a server and the keys of nodes."""
     _need_flower()
-    from nefl.engines.flower.certificates import make_certificates, make_node_key
-    from nefl.engines.flower.registry import check_node_name
+    from nefl.engines.flower.programs.certificates import make_certificates, make_node_key
+    from nefl.engines.flower.server.registry import check_node_name
 
     for name in node or []:
         check_node_name(name)  # before anything is written

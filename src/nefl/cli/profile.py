@@ -32,8 +32,8 @@ from nefl.nesting.tiers import submodel_probabilities
 from nefl.references import is_reference
 from nefl.report.figures.family import family_figure
 from nefl.report.figures.vega import draw
+from nefl.running.tryout import EXAMPLES, try_out
 from nefl.tasks.losses import cross_entropy
-from nefl.tryout import EXAMPLES, try_out
 from nefl.wording import counted
 from nefl.wording import show_bytes as show_bytes
 from nefl.wording import show_count as show_count

@@ -15,7 +15,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from nefl import training
 from nefl.artifacts.notes import stored_config, to_json
 from nefl.cli.dry_run import show_cost
 from nefl.cli.profile import show_bytes
@@ -23,10 +22,11 @@ from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
-from nefl.config_reading import config_from, parse_setting, with_settings
+from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
 from nefl.report.reading.published import ALIKE
 from nefl.rounds import Observer
+from nefl.running import lifecycle
 from nefl.server.evaluate import mean_of
 from nefl.wording import counted
 
@@ -82,8 +82,8 @@ def train(
         place.folder = folder
         console.print(Text(describe(config, folder)))
 
-    def go(observers: Sequence[Observer]) -> training.RunResult:
-        return training.train(config, out, name=recipe, observers=observers, started=started)
+    def go(observers: Sequence[Observer]) -> lifecycle.RunResult:
+        return lifecycle.train(config, out, name=recipe, observers=observers, started=started)
 
     _carry_out(go, config, place, tensorboard=tensorboard, as_json=as_json)
 
@@ -112,8 +112,8 @@ def resume(
     if rounds is not None:
         config = config_from(config.to_dict() | {"rounds": rounds}, "flags")
 
-    def go(observers: Sequence[Observer]) -> training.RunResult:
-        return training.resume(
+    def go(observers: Sequence[Observer]) -> lifecycle.RunResult:
+        return lifecycle.resume(
             run,
             engine=other,
             rounds=rounds,
@@ -137,7 +137,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure every submodel of a run on its test set."""
-    found = training.evaluate(
+    found = lifecycle.evaluate(
         run, best=best, recalibrate=recalibrate, device=device, trust_code=trust_code
     )
     measured = {name: [e.values[name] for e in found] for name in found[0].values}
@@ -157,7 +157,7 @@ def partition(
     run: Annotated[Path, typer.Argument(help="The run's folder.")], trust_code: TrustCode = False
 ) -> None:
     """Draw how the classes spread over the clients of a run."""
-    say(training.draw_partition(run, trust_code=trust_code))
+    say(lifecycle.draw_partition(run, trust_code=trust_code))
 
 
 def with_engine(
@@ -203,7 +203,7 @@ class _Place:
 
 
 def _carry_out(
-    go: Callable[[Sequence[Observer]], training.RunResult],
+    go: Callable[[Sequence[Observer]], lifecycle.RunResult],
     config: RunConfig,
     place: "_Place",
     *,
@@ -243,14 +243,14 @@ def terminate_as_interrupt() -> Iterator[None]:
     that is ignored from the start stays so: that is how a shell keeps Ctrl-C, which is meant for
     what runs in front, from its background jobs.
     """
-    before = {number: signal.getsignal(number) for number in training.STOPPING}
+    before = {number: signal.getsignal(number) for number in lifecycle.STOPPING}
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in training.STOPPING:
-            signal.signal(number, training.pass_over)
+        for number in lifecycle.STOPPING:
+            signal.signal(number, lifecycle.pass_over)
         raise KeyboardInterrupt
 
-    for number in training.STOPPING:
+    for number in lifecycle.STOPPING:
         if number == signal.SIGTERM or before[number] != signal.SIG_IGN:
             signal.signal(number, interrupt)
     try:

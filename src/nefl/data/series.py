@@ -1,6 +1,7 @@
 """Series of numbers: channels over time, from arrays or from scikit-learn's digits read in rows."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners
+from nefl.data.tables import Column
 from nefl.errors import DataError
 
 SERIES, TARGET, CLIENT = "series", "target", "client"
@@ -131,9 +133,8 @@ def described(
         "std": np.where(deviation > 0, deviation, 1.0).tolist(),
     }
     if column != SERIES:
-        means = facts["mean"]
         facts["columns"] = [
-            {"name": f"x{place}", "words": [], "missing": mean} for place, mean in enumerate(means)
+            asdict(Column(f"x{place}", missing=mean)) for place, mean in enumerate(facts["mean"])
         ]
     if not class_names:
         facts["target_mean"] = float(train[TARGET].mean())

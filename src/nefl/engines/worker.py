@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.data import Partition, open_cached
 from nefl.engines.memory_files import MemoryFile
 from nefl.engines.sharing import SharedWeights

@@ -10,7 +10,7 @@ from nefl.data.arrays import IMAGE, LABEL
 from nefl.engines.site import pick_device
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
-from nefl.setting import Setting, arrange, prepare
+from nefl.running.assembly import Setting, arrange, assemble
 from nefl.tasks.finding import task_of
 
 
@@ -32,7 +32,7 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
     )
     info = DATASETS.get(config.data.name)
     if presence == "cached" or info is None or info.rows is None or info.hub is None:
-        setting = prepare(config)  # what comes with nefl, is decoded or is the user's own
+        setting = assemble(config)  # what comes with nefl, is decoded or is the user's own
     else:
         pick_device(config.engine.device)
         setting = arrange(config, task_of(config, _stand_in(config.data.name, info, info.rows)))

@@ -13,10 +13,10 @@ from nefl.nesting.profile import PASSES
 from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family
 from nefl.rounds import Plan
+from nefl.running.assembly import Setting, count_workers
 from nefl.server.aggregate import GROUP
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.server.evaluate import needs_measuring
-from nefl.setting import Setting, count_workers
 from nefl.state import TrainTask
 
 SAMPLED_ROUNDS = 200

@@ -11,7 +11,7 @@ from nefl.data import Partition
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tuned_process
 from nefl.nesting.price import SubmodelProfile
-from nefl.setting import Setting
+from nefl.running.assembly import Setting
 from nefl.state import TrainTask
 
 SECONDS = 5.0

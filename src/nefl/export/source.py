@@ -25,8 +25,8 @@ from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
 from nefl.references import check_code
+from nefl.running.assembly import Setting, assemble
 from nefl.server.evaluate import BATCH
-from nefl.setting import Setting, prepare
 from nefl.state import ServerState
 from nefl.tasks.dealing import subset
 from nefl.tasks.task import Task, rows_of
@@ -131,7 +131,7 @@ def open_run(
     check_code(config, path, trusted=trust_code)
     # Exports are made and compared on the CPU, where every runtime can follow.
     engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
-    setting = prepare(replace(config, engine=engine, local=local), task)
+    setting = assemble(replace(config, engine=engine, local=local), task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nefl.config import RunConfig
-from nefl.config_reading import config_from, read_config
+from nefl.config.reading import config_from, read_config
 from nefl.errors import ConfigError
 from nefl.recipes.expansion import expand_table
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nefl.config_reading import flatten, with_settings
+from nefl.config.reading import flatten, with_settings
 from nefl.errors import ConfigError
 
 _FIELD = re.compile(r"\{([a-z_.]+)\}")

@@ -19,11 +19,11 @@ import nefl
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.notes import read_log
 from nefl.config import RunConfig
-from nefl.config_reading import config_from
-from nefl.engines.flower.run_settings import read_run_settings
+from nefl.config.reading import config_from
+from nefl.engines.flower.server.run_settings import read_run_settings
 from nefl.engines.serial import SerialEngine
+from nefl.running.assembly import assemble
 from nefl.server.aggregate import Aggregate
-from nefl.setting import prepare
 from nefl.state import ClientUpdate, TrainTask
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
@@ -129,7 +129,7 @@ def test_a_run_through_every_fault(tmp_path: Path) -> None:
 def replay(rounds: dict[int, dict[str, Any]]) -> str:
     """Train on this machine what counted in each round, and return the checksum of the result."""
     torch.set_num_threads(1)
-    setting = prepare(local_config(script().settings(6, 45.0, 7), "serial"))
+    setting = assemble(local_config(script().settings(6, 45.0, 7), "serial"))
     engine = SerialEngine(setting.site(), setting.family)
     state = setting.family.initial_state(setting.config.seed)
     for number in sorted(rounds):

@@ -21,17 +21,17 @@ from torch import Tensor
 import nefl
 from nefl.artifacts.notes import read_log
 from nefl.artifacts.runfolder import RunFolder
-from nefl.config_reading import config_from, with_settings
-from nefl.engines.flower.engine import FlowerEngine
-from nefl.engines.flower.exchange import Exchange
-from nefl.engines.flower.mailbox import Grid
+from nefl.config.reading import config_from, with_settings
 from nefl.engines.flower.messages import ANSWER, ARRAYS, FORMAT, METRICS, WEIGHTS, from_arrays
-from nefl.engines.flower.site_client import _partition
+from nefl.engines.flower.node.site_client import _partition
+from nefl.engines.flower.server.engine import FlowerEngine
+from nefl.engines.flower.server.exchange import Exchange
+from nefl.engines.flower.server.mailbox import Grid
 from nefl.flower import connect_to, serve, site_client
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.rounds import Observer
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
 from nefl.state import ClientFailure, TrainTask
 from nefl.tasks.finding import load_task
 
@@ -238,7 +238,7 @@ def test_a_reply_or_wish_after_its_time_starts_nothing(
     grid = LocalGrid(site_client(choose=lambda order, _: min(order.task.submodel, 2)), {})
     grid.nodes = population(5)
     noted: list[dict[str, Any]] = []
-    setting = prepare(config_from(with_settings(few, {"engine.flower.deadline": 5.0})))
+    setting = assemble(config_from(with_settings(few, {"engine.flower.deadline": 5.0})))
     folder = SimpleNamespace(log=lambda event, **rest: noted.append({"event": event, **rest}))
     setting, engine = connect_to(cast("Grid", grid))(setting, cast("RunFolder", folder))
     assert isinstance(engine, FlowerEngine)
@@ -457,7 +457,7 @@ def test_a_node_with_other_classes_than_the_server_says_so(
 ) -> None:
     """Dealt out without regard to labels, other data may have the same partition."""
     named = replace(load_task(config_from(few)), class_names=tuple("abcdefghij"))
-    monkeypatch.setattr("nefl.engines.flower.site_client.load_task", lambda *_, **__: named)
+    monkeypatch.setattr("nefl.engines.flower.node.site_client.load_task", lambda *_, **__: named)
     few = with_settings(few, {"rounds": 1, "server.attempts": 1, "data.test": 90})
     with pytest.raises(nefl.RunError, match="its classes here are not the server's"):
         train_on(LocalGrid(site_client(), population(5)), few, tmp_path / "run")
@@ -467,7 +467,7 @@ def test_a_reply_that_never_comes_in_whole_holds_nobody_up(
     few: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower waits for an announced reply's tensors; a dishonest node need not send them."""
-    monkeypatch.setattr("nefl.engines.flower.exchange.SWEEP_SECONDS", 0.5)
+    monkeypatch.setattr("nefl.engines.flower.server.exchange.SWEEP_SECONDS", 0.5)
     few = with_settings(few, {"rounds": 1, "engine.flower.deadline": 3.0})
     grid = LocalGrid(site_client(), population(5))
     stuck = next(n for n, c in grid.nodes.items() if c["partition-id"] == 4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nefl import RunError
-from nefl.engines.flower.loopback import Loopback
+from nefl.engines.flower.programs.loopback import Loopback
 
 
 def loopback(folder: Path, server: str) -> Loopback:

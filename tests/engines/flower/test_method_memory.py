@@ -8,9 +8,9 @@ import torch
 from flwr.app import RecordDict
 
 import nefl
-from nefl.config_reading import with_settings
-from nefl.engines.flower.context_memory import ContextMemory
-from nefl.engines.flower.mailbox import Grid
+from nefl.config.reading import with_settings
+from nefl.engines.flower.node.context_memory import ContextMemory
+from nefl.engines.flower.server.mailbox import Grid
 from nefl.flower import connect_to, site_client
 from nefl.rounds import Observer
 

@@ -13,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from nefl.config import RunConfig
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.engines.flower.capability import (
     Capability,
     capability_content,
@@ -22,13 +22,13 @@ from nefl.engines.flower.capability import (
     own_capability,
     time_submodels,
 )
-from nefl.engines.flower.client import smaller_if_short_of_memory
-from nefl.engines.flower.mailbox import Grid, Mailbox
 from nefl.engines.flower.messages import Order
-from nefl.engines.flower.refusals import LONGEST_PAUSE, Refusals
-from nefl.engines.flower.registry import NodeEntry, Registry, RegistryFile
-from nefl.engines.flower.roster import NodeRoster
-from nefl.engines.flower.standing import Terms, work_out_standing
+from nefl.engines.flower.node.answering import smaller_if_short_of_memory
+from nefl.engines.flower.server.mailbox import Grid, Mailbox
+from nefl.engines.flower.server.refusals import LONGEST_PAUSE, Refusals
+from nefl.engines.flower.server.registry import NodeEntry, Registry, RegistryFile
+from nefl.engines.flower.server.roster import NodeRoster
+from nefl.engines.flower.server.standing import Terms, work_out_standing
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.methods import make_family
 from nefl.nesting.profile import profile_family
@@ -118,7 +118,7 @@ def test_a_named_nodes_number_stays_its_own() -> None:
 
 @pytest.fixture
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nefl.engines.flower.refusals.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("nefl.engines.flower.server.refusals.FIRST_PAUSE", 0.0)
 
 
 @pytest.mark.usefixtures("_no_pauses")

@@ -10,8 +10,7 @@ import nefl
 from nefl import ConfigError, UpdateError, extract, make_family
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config import ClientsConfig, FlowerConfig, ServerConfig, StepConfig
-from nefl.config_reading import with_settings
-from nefl.engines.flower.mailbox import Grid
+from nefl.config.reading import with_settings
 from nefl.engines.flower.messages import (
     ARRAYS,
     arrays_to_state,
@@ -19,6 +18,7 @@ from nefl.engines.flower.messages import (
     state_layout,
     state_to_arrays,
 )
+from nefl.engines.flower.server.mailbox import Grid
 from nefl.flower import NestedStrategy, connect_to, nested_client, site_client
 from nefl.server.stepping import make_aggregate, remembering
 from nefl.server.steps import Momentum, Scaffold

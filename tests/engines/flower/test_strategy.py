@@ -20,9 +20,9 @@ from nefl import (
 )
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config import ClientsConfig, DeviceConfig, FlowerConfig, ServerConfig
-from nefl.engines.flower.client import Train
-from nefl.engines.flower.mailbox import Grid
 from nefl.engines.flower.messages import read_order
+from nefl.engines.flower.node.answering import Train
+from nefl.engines.flower.server.mailbox import Grid
 from nefl.flower import NestedStrategy, nested_client
 from nefl.nesting.profile import profile_family
 from nefl.nesting.rolling import roll

@@ -29,7 +29,7 @@ from nefl.report.figures.toy_ode import euler, improved_euler, optimised_times, 
 from nefl.report.figures.vega import draw
 from nefl.report.reading.folders import read_runs
 from nefl.report.reading.runs import read_run
-from nefl.training import train
+from nefl.running.lifecycle import train
 from tests.report.conftest import MakeRun, round_line
 from tests.report.picture import picture
 

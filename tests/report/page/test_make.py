@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from nefl.report.page.make import make_page
 from nefl.report.page.packed import pack, script_json
 from nefl.report.reading.folders import read_runs
-from nefl.training import train
+from nefl.running.lifecycle import train
 from tests.report.conftest import PERPLEXITY, MakeRun, round_line
 
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'

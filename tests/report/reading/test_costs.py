@@ -9,7 +9,7 @@ import pytest
 from nefl.report.reading.costs import assignments, client_sizes, costs_of, macs_by_round
 from nefl.report.reading.rebuilt import profiles_again
 from nefl.report.reading.runs import Run, read_run
-from nefl.training import train
+from nefl.running.lifecycle import train
 from tests.report.conftest import MakeRun
 
 DEVICES = [

@@ -14,7 +14,7 @@ import nefl
 from nefl.errors import ConfigError, RunError
 from nefl.report.reading.folders import read_runs
 from nefl.report.reading.runs import read_run
-from nefl.training import train
+from nefl.running.lifecycle import train
 from tests.report.conftest import MakeRun, round_line
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nefl.artifacts.notes import CONFIG
 from nefl.config import RunConfig
-from nefl.config_reading import flatten
+from nefl.config.reading import flatten
 from nefl.report.figures.drawn_run import DrawnRun
 from nefl.report.reading.costs import bytes_spent, macs_spent
 from nefl.report.reading.runs import Run, mean

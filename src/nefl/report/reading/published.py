@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from nefl.config_reading import flatten
+from nefl.config.reading import flatten
 from nefl.recipes import load_recipe, recipe_names
 from nefl.report.reading.runs import Run
 

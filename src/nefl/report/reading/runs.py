@@ -17,7 +17,7 @@ from nefl.artifacts.notes import CONFIG, FACTS, LOCK, SUMMARY, read_log
 from nefl.artifacts.notes import METRICS as LOG
 from nefl.artifacts.older import ACCURACY
 from nefl.config import RunConfig
-from nefl.config_reading import config_from, flatten, read_config
+from nefl.config.reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need
 from nefl.files import open_without_links, read_small

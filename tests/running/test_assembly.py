@@ -8,14 +8,14 @@ import torch
 
 import nefl
 from nefl.artifacts.notes import stored_config
-from nefl.config_reading import config_from
-from nefl.setting import prepare
+from nefl.config.reading import config_from
+from nefl.running.assembly import assemble
 
 
 @pytest.fixture
 def weights(quick: dict[str, Any], tmp_path: Path) -> Path:
     """The full model of the quick run, with other values than any seed gives."""
-    family = prepare(config_from(quick)).family
+    family = assemble(config_from(quick)).family
     model = family.build(family.specs[-1])
     with torch.no_grad():
         model.get_parameter("fc.bias").fill_(3.0)
@@ -31,7 +31,7 @@ def test_a_run_starts_from_its_file_on_every_engine(
     quick: dict[str, Any], weights: Path, tmp_path: Path
 ) -> None:
     config = config_from(settings(quick, weights))
-    assert float(prepare(config).initial_state().shared["fc.bias"][0]) == 3.0
+    assert float(assemble(config).initial_state().shared["fc.bias"][0]) == 3.0
     serial = nefl.train(config, tmp_path / "serial")
     both = settings(quick, weights, engine={"name": "workers", "workers": 2, "device": "cpu"})
     workers = nefl.train(both, tmp_path / "workers")
@@ -49,9 +49,9 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not(
     run = tmp_path / "run"
     assert stored_config(run).model.weights == str(weights)
     nefl.resume(run)
-    before = prepare(config_from(settings(quick, weights))).identity()
+    before = assemble(config_from(settings(quick, weights))).identity()
     moved = weights.rename(tmp_path / "moved.pth")
-    assert prepare(config_from(settings(quick, moved))).identity() == before
+    assert assemble(config_from(settings(quick, moved))).identity() == before
     torch.save({"fc.bias": torch.zeros(10)}, weights)
     with pytest.raises(nefl.RunError, match="weights changed since the run was started"):
         nefl.resume(run)
@@ -71,4 +71,4 @@ def test_a_file_that_does_not_fit_leaves_no_folder(
 
 
 def test_without_weights_the_identity_is_what_it_was(quick: dict[str, Any]) -> None:
-    assert "weights" not in prepare(config_from(quick)).identity()
+    assert "weights" not in assemble(config_from(quick)).identity()

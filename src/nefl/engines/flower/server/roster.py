@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from flwr.app import Message
 
 from nefl.engines.flower.capability import Capability, query_content, read_capability
-from nefl.engines.flower.mailbox import Mailbox, Note
 from nefl.engines.flower.messages import CAPABILITY, REASON_LENGTH
-from nefl.engines.flower.refusals import Refusals
-from nefl.engines.flower.registry import NodeEntry, Registry
-from nefl.engines.flower.standing import Terms, work_out_standing
+from nefl.engines.flower.server.mailbox import Mailbox, Note
+from nefl.engines.flower.server.refusals import Refusals
+from nefl.engines.flower.server.registry import NodeEntry, Registry
+from nefl.engines.flower.server.standing import Terms, work_out_standing
 from nefl.errors import RunError, UpdateError
 from nefl.server.cohort import Standing
 

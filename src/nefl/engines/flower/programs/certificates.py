@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nefl.engines.flower.registry import check_node_name
+from nefl.engines.flower.server.registry import check_node_name
 from nefl.errors import RunError
 
 DAYS = 365

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 import nefl
 from nefl.config import ModelConfig
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import kept_channels
-from nefl.setting import prepare
+from nefl.running.assembly import assemble
+from nefl.running.tryout import try_out
 from nefl.tasks.losses import cross_entropy
-from nefl.tryout import try_out
 
 CLASSES, SHAPE = 3, (1, 6, 6)
 
@@ -199,7 +199,7 @@ def test_a_view_is_tried_as_the_images_lie_in_training(
     (tmp_path / "own_view.py").write_text(own, encoding="utf-8")
     data = {"name": "synthetic", "options": {"shape": [3, 8, 8], "train": 200, "test": 50}}
     config = quick | {"model": {"name": "own_view:few"}, "data": data}
-    prepare(config_from(config))
+    assemble(config_from(config))
     channels_last = config | {"local": {"memory_format": "channels_last"}}
     with pytest.raises(nefl.OwnCodeError, match="view size is not compatible"):
-        prepare(config_from(channels_last))
+        assemble(config_from(channels_last))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from flwr.app import Message, MessageType
 
-from nefl.engines.flower.link import Link, Weights
 from nefl.engines.flower.messages import REASON_LENGTH, Order, content_bytes, read_answer
+from nefl.engines.flower.server.task_messages import Link, Weights
 from nefl.errors import UpdateError
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from nefl.config import RunConfig
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.data import Partition
 from nefl.engines.flower.capability import (
     DEVICE,
@@ -26,9 +26,9 @@ from nefl.engines.flower.capability import (
     time_submodels,
     training_device,
 )
-from nefl.engines.flower.client import Choose, answer
-from nefl.engines.flower.context_memory import ContextMemory
 from nefl.engines.flower.messages import Order, read_order
+from nefl.engines.flower.node.answering import Choose, answer
+from nefl.engines.flower.node.context_memory import ContextMemory
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import DataError

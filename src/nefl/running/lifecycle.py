@@ -19,18 +19,18 @@ from nefl.artifacts.summary import summarise, was_measured
 from nefl.client.schedule import first_difference
 from nefl.client.training import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import pick_device
 from nefl.engines.tuning import tuned_process
 from nefl.errors import RunError
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
-from nefl.recorder import Recorder
 from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
-from nefl.setting import Setting, prepare, settings_checksum, with_absolute_paths
-from nefl.start import FirstState, first_state
+from nefl.running.assembly import Setting, assemble, settings_checksum, with_absolute_paths
+from nefl.running.first_state import FirstState, first_state
+from nefl.running.recorder import Recorder
 from nefl.state import Evaluation, ServerState
 from nefl.tasks.task import Task
 
@@ -93,7 +93,7 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
-    setting = prepare(config, task)
+    setting = assemble(config, task)
     config = setting.config
     first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
@@ -153,7 +153,7 @@ def resume(
     folder = RunFolder(Path(run))
     try:
         config = folder.config
-        setting = prepare(config if engine is None else replace(config, engine=engine), task)
+        setting = assemble(config if engine is None else replace(config, engine=engine), task)
         folder.check_identity(setting.identity(), allow_code=changed_code)
         if rounds is not None and rounds != config.rounds:
             setting = _extend(folder, setting, rounds)
@@ -225,7 +225,7 @@ def evaluate(
         config = replace(config, engine=replace(config.engine, device=device))
     if recalibrate:
         config = replace(config, server=replace(config.server, recalibrate=True))
-    setting = prepare(config, task)
+    setting = assemble(config, task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)
@@ -246,7 +246,7 @@ def draw_partition(run: str | Path, *, trust_code: bool = False) -> str:
     """
     config = stored_config(Path(run))
     check_code(config, Path(run), trusted=trust_code)
-    setting = prepare(config)
+    setting = assemble(config)
     check_unchanged(Path(run), setting.data_identity())
     return setting.draw_partition()
 

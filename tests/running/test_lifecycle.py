@@ -20,13 +20,13 @@ import nefl
 from nefl.artifacts.notes import read_log, stored_config
 from nefl.artifacts.runfolder import RunFolder
 from nefl.config import EngineConfig, LocalConfig, RunConfig
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.export.source import open_run
 from nefl.rounds import Observer, RoundReport, run_training
-from nefl.setting import count_workers, prepare
+from nefl.running.assembly import assemble, count_workers
+from nefl.running.lifecycle import draw_partition, evaluate, resume, train
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
-from nefl.training import draw_partition, evaluate, resume, train
 
 SUMMARY_KEYS = {
     "accuracy",
@@ -325,7 +325,7 @@ class FaultyEngine:
 def test_a_round_below_its_quorum_is_repeated_then_the_run_stops(
     quick: dict[str, Any],
 ) -> None:
-    setting = prepare(config_from(quick))
+    setting = assemble(config_from(quick))
     engine = FaultyEngine(failing=99)
     state = setting.family.initial_state(0)
     with pytest.raises(RunError, match="round 1 failed 3 times: only 0 of 4 .*battery empty"):

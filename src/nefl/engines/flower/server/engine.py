@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from nefl.engines.flower.exchange import Exchange, Sent
-from nefl.engines.flower.link import Link
+from nefl.engines.flower.server.exchange import Exchange, Sent
+from nefl.engines.flower.server.task_messages import Link
 from nefl.engines.serial import SerialEngine
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nefl.config import RunConfig
 from nefl.engines.flower.capability import Capability, largest_in_memory
-from nefl.engines.flower.registry import NodeEntry
+from nefl.engines.flower.server.registry import NodeEntry
 from nefl.errors import UpdateError
 from nefl.nesting.price import SubmodelProfile
 from nefl.server.cohort import Standing

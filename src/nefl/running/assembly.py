@@ -39,6 +39,7 @@ from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan, travel_bytes
+from nefl.running.tryout import EXAMPLES, try_method_out, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -48,7 +49,6 @@ from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
 from nefl.tasks.given import GIVEN, describe, keep_given
 from nefl.tasks.task import Task, rows_of
-from nefl.tryout import EXAMPLES, try_method_out, try_out
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
 """Numbers that an optimiser keeps for each weight; momentum is one more."""
@@ -217,7 +217,7 @@ def _sha256(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def prepare(config: RunConfig, task: Task | None = None) -> Setting:
+def assemble(config: RunConfig, task: Task | None = None) -> Setting:
     """Load the data, deal it out and build the family.
 
     Args:

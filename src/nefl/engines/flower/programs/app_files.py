@@ -78,7 +78,7 @@ The node's own data: start the SuperNode with `--node-config 'own-data="/path/to
 Without it the node takes part `partition-id` of the run's data set.
 """
 
-from nefl.engines.flower.site_client import site_client
+from nefl.engines.flower.node.site_client import site_client
 
 app = site_client()
 '''

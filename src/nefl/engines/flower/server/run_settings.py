@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nefl.config import RunConfig
-from nefl.config_reading import config_from, parse_setting, with_settings
+from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.errors import ConfigError
 from nefl.recipes import recipe_values
 

@@ -7,7 +7,6 @@ from typing import Any
 from flwr.app import ArrayRecord, RecordDict
 
 from nefl.config import FlowerConfig
-from nefl.engines.flower.mailbox import Mailbox, Note
 from nefl.engines.flower.messages import (
     ARRAYS,
     ORDER,
@@ -16,7 +15,8 @@ from nefl.engines.flower.messages import (
     state_to_arrays,
     to_arrays,
 )
-from nefl.engines.flower.roster import NodeRoster
+from nefl.engines.flower.server.mailbox import Mailbox, Note
+from nefl.engines.flower.server.roster import NodeRoster
 from nefl.nesting.sets import extract_all, memory_layout
 from nefl.nesting.spec import Family
 from nefl.state import ServerState, TrainTask

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from nefl.engines.flower.certificates import ServerFiles, make_certificates, make_node_key
-from nefl.engines.flower.environment import quiet_environment
+from nefl.engines.flower.programs.certificates import ServerFiles, make_certificates, make_node_key
+from nefl.engines.flower.programs.environment import quiet_environment
 from nefl.errors import RunError
 
 HOST = "127.0.0.1"

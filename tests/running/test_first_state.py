@@ -9,17 +9,17 @@ import torch
 
 import nefl
 from nefl.artifacts.notes import read_log, stored_config
-from nefl.config_reading import config_from, with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.elastic.adopt import cut, norm_statistics
 from nefl.engines.serial import SerialEngine
 from nefl.errors import ConfigError
 from nefl.export.source import open_run
-from nefl.setting import prepare
-from nefl.start import _batches, first_state
+from nefl.running.assembly import assemble
+from nefl.running.first_state import _batches, first_state
 
 
 def setting_of(values: dict[str, Any], **changes: Any) -> Any:
-    return prepare(
+    return assemble(
         config_from(with_settings(values, {k.replace("__", "."): v for k, v in changes.items()}))
     )
 
@@ -41,7 +41,7 @@ def test_the_old_runs_data_is_not_needed(
     quick: dict[str, Any], digits_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = setting_of(quick, model__start=str(digits_run))
-    monkeypatch.delattr("nefl.start.prepare")
+    monkeypatch.delattr("nefl.running.first_state.assemble")
     assert first_state(setting).source is not None
 
 

@@ -18,7 +18,7 @@ from nefl.errors import ConfigError
 from nefl.methods import family_of
 from nefl.nesting.signature import Signature
 from nefl.references import check_code
-from nefl.setting import Setting, prepare
+from nefl.running.assembly import Setting, assemble
 from nefl.state import ServerState
 from nefl.tasks.task import Task, rows_of
 
@@ -98,7 +98,7 @@ def _read_run(path: Path) -> Trained:
     config, facts = stored_config(path), read_facts(path)
     check_code(config, path, trusted=False)
     if facts is None:
-        setting = prepare(config)
+        setting = assemble(config)
         task = setting.task
         state = read_kept(path, setting.family)
         return Trained(state, task.kind, task.signature, task.class_names, task.facts)

@@ -9,10 +9,10 @@ import torch
 from nefl import Evaluation, ServerState
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.runfolder import RunFolder
-from nefl.config_reading import config_from
+from nefl.config.reading import config_from
 from nefl.methods import make_family
-from nefl.recorder import Recorder
 from nefl.rounds import RoundReport
+from nefl.running.recorder import Recorder
 from nefl.tasks.metrics import METRICS
 
 ACCURACY = METRICS["accuracy"]

@@ -17,8 +17,6 @@ from nefl.config import (
     RunConfig,
     ServerConfig,
 )
-from nefl.engines.flower.link import Link, Weights
-from nefl.engines.flower.mailbox import Mailbox
 from nefl.engines.flower.messages import (
     EXAMPLES,
     METRICS,
@@ -29,9 +27,11 @@ from nefl.engines.flower.messages import (
     read_answer,
     state_to_arrays,
 )
-from nefl.engines.flower.registry import RegistryFile
-from nefl.engines.flower.roster import NodeRoster
-from nefl.engines.flower.standing import Terms
+from nefl.engines.flower.server.mailbox import Mailbox
+from nefl.engines.flower.server.registry import RegistryFile
+from nefl.engines.flower.server.roster import NodeRoster
+from nefl.engines.flower.server.standing import Terms
+from nefl.engines.flower.server.task_messages import Link, Weights
 from nefl.errors import ConfigError, UpdateError
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.rolling import roll

@@ -1,0 +1,1 @@
+"""Flower's programs on one machine: an app's files, certificates, a loopback federation."""
