@@ -47,8 +47,8 @@ def test_filters() -> None:
     ("flag", "value", "words"),
     [
         ("--method", "nefl_wd", "method 'nefl_wd' is unknown; did you mean 'nefl-wd'? "),
-        ("--model", "nope", "model.name 'nope' is unknown. There are: resnet"),
-        ("--data", "mnist", "There are: cifar10, "),
+        ("--model", "nope", "model.name 'nope' is unknown. There are: conv1d, "),
+        ("--data", "mnist", "There are: breast-cancer, cifar10, "),
         ("--partition", "", "partition.kind '' is unknown"),
         ("--source", "Table 1", "There are: Figure 6, Figure 7, Figure 8, Table 3, "),
     ],
