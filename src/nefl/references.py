@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from nefl.config import RunConfig
+from nefl.config.run import GIVEN, RunConfig
 from nefl.errors import ConfigError, OwnCodeError, RunError
 from nefl.files import default_cache
 from nefl.own_code import own_code
@@ -37,8 +37,7 @@ def named_code(config: RunConfig) -> tuple[str, ...]:
     names = (
         model.name,
         model.method,
-        config.data.name,
-        config.task,
+        *(() if config.task == GIVEN else (config.data.name, config.task)),
         *config.metrics,
         server.average,
         server.step.name,

@@ -1,6 +1,5 @@
 """Tasks of every kind, from their data to a trained family."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import nefl
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config.reading import config_from
 from nefl.nesting.signature import Signature
+from nefl.references import named_code
 from nefl.tasks.finding import load_task
 from nefl.tasks.task import rows_of
 
@@ -63,6 +63,10 @@ def test_every_kind_trains_alike_in_processes(kind: str, tmp_path: Path) -> None
     assert alone.summary["best"] == best(alone.summary["metrics"][primary])
 
 
+def checkpoints(run: Path) -> list[Path]:
+    return sorted((run / "checkpoints").glob("round*.safetensors"))
+
+
 def points(count: int, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, 6))  # float64, as numpy makes it
@@ -102,7 +106,7 @@ def test_arrays_in_memory_train_in_workers_and_are_found_again(tmp_path: Path) -
     together = nefl.train(own("workers"), tmp_path / "together", task=in_memory())
     assert state_sha256(alone.state) == state_sha256(together.state)
     assert nefl.evaluate(alone.path)[0].values["accuracy"] == alone.summary["worst"]
-    (tmp_path / "alone/checkpoints/round-000003.safetensors").unlink()
+    checkpoints(tmp_path / "alone")[-1].unlink()
     (tmp_path / "alone/summary.json").unlink()
     again = nefl.resume(alone.path)
     assert again.summary["state_sha256"] == alone.summary["state_sha256"]
@@ -133,7 +137,10 @@ def test_functions_in_memory_stay_in_their_process(tmp_path: Path) -> None:
         ({"metrics": ("accurate",)}, "metric 'accurate' is unknown"),
         ({"metrics": ()}, "name a metric"),
         ({"test": {"x": np.zeros((3, 6))}}, "train and test differ in columns"),
-        ({"train": {"x": np.zeros((3, 6)), "y": np.zeros(2), "who": np.zeros(3)}}, "rows"),
+        (
+            {"train": {"x": np.zeros((3, 6)), "y": np.zeros(2), "who": np.zeros(3)}},
+            "unequal lengths",
+        ),
     ],
 )
 def test_a_task_that_cannot_be_learned_says_why(changes: dict[str, Any], complaint: str) -> None:
@@ -176,7 +183,7 @@ def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Pat
     script = textwrap.dedent(f"""
         import sys; sys.path.insert(0, {str(EXAMPLES)!r})
         import nefl
-        settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 6,
+        settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 20,
             "clients": {{"count": 10, "per_round": 4}}, "local": {{"learning_rate": 0.02}},
             "server": {{"checkpoint_every": 1}},
             "engine": {{"name": {engine!r}, "device": "cpu"}}}}
@@ -192,12 +199,11 @@ def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Pat
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     killed = start("killed", "train")
-    first = tmp_path / "killed/checkpoints/round-000002.safetensors"
     end = time.monotonic() + 120
-    while not first.exists() and killed.poll() is None and time.monotonic() < end:
-        time.sleep(0.01)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
+    while len(checkpoints(tmp_path / "killed")) < 2 and time.monotonic() < end:
+        time.sleep(0.005)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL, "it ended before it was killed"
     sums = []
     for run in ("killed", "whole"):
         if run == "whole":
@@ -206,3 +212,41 @@ def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Pat
         sums.append(done.communicate(timeout=180)[0])
         assert done.returncode == 0
     assert sums[0] == sums[1] != ""
+
+
+def half(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, target) / 2
+
+
+def third(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, target) / 3
+
+
+def test_another_loss_in_memory_is_another_run(tmp_path: Path) -> None:
+    done = nefl.train(own("serial"), tmp_path / "run", task=in_memory(loss=half))
+    nefl.resume(done.path, task=in_memory(loss=half))
+    with pytest.raises(nefl.RunError, match="data"):
+        nefl.resume(done.path, task=in_memory(loss=third))
+
+
+def test_names_that_mean_something_else_are_refused() -> None:
+    twin = nefl.Metric("accuracy", "up", lambda *_: torch.zeros(2), lambda _: 0.0)
+    with pytest.raises(nefl.ConfigError, match="two metrics are called 'accuracy'"):
+        in_memory(metrics=("accuracy", twin))
+    taken = nefl.Metric("best", "up", lambda *_: torch.zeros(2), lambda _: 0.0)
+    with pytest.raises(nefl.ConfigError, match="cannot be called 'best'"):
+        in_memory(metrics=(taken,))
+    with pytest.raises(nefl.ConfigError, match=r"facts\['n'\] is no plain value"):
+        in_memory(facts={"n": np.float32(1)})
+    named = config_from({"task": "given", "data": {"name": "lab: toy"}})
+    assert named_code(named) == ()
+
+
+def test_targets_that_the_loss_passes_over_are_not_measured() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [5.0, 0.0]])
+    target = torch.tensor([0, 0, -100])
+    task = in_memory(metrics=("accuracy", "cross-entropy", "f1"))
+    found = {m.name: m.value(task.measure(m, logits, target)) for m in task.measured}
+    assert found["accuracy"] == 0.5
+    assert found["cross-entropy"] == pytest.approx(float(task.loss_of(logits, target)))
+    assert found["f1"] == pytest.approx((2 / 3 + 0) / 2)

@@ -36,6 +36,8 @@ class Facts:
         label_counts: examples of each class at each client, clients first; empty if too many.
         submodels: the cost of each submodel; runs of earlier versions noted it only for a model of
             the user's own.
+        arguments: what a model function of the user's own was called with; runs of earlier versions
+            did not note it.
         inputs: what must be known to make inputs and read outputs, as on an exported file's card.
     """
 
@@ -48,6 +50,7 @@ class Facts:
     label_counts: tuple[tuple[int, ...], ...] = ()
     submodels: tuple[SubmodelProfile, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(Facts)

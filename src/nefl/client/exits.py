@@ -94,7 +94,13 @@ def _exits(model: nn.Module, inputs: Tensor) -> list[Tensor]:
 
 
 def _divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return the mean Kullback-Leibler divergence of a student's logits from a teacher's."""
+    """Return how far a student's outputs are from a teacher's, on average.
+
+    That is the Kullback-Leibler divergence of logits; of a single number, which has none, the
+    squared difference.
+    """
+    if student.shape[-1] == 1:
+        return functional.mse_loss(student, teacher.detach())
     return functional.kl_div(
         functional.log_softmax(student.flatten(0, -2), 1),
         functional.log_softmax(teacher.detach().flatten(0, -2), 1),

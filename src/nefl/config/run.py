@@ -14,6 +14,9 @@ from nefl.config.learning import (
     ScheduleConfig,
 )
 
+GIVEN = "given"
+"""What `task` says where the task was given in memory."""
+
 
 @dataclass(frozen=True)
 class PublishedConfig(Part):

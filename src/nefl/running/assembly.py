@@ -15,6 +15,7 @@ from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import CODE, SETTINGS
 from nefl.asking.ways import card_facts
 from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config.run import GIVEN
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
 from nefl.data.sources import content_digest
@@ -47,7 +48,7 @@ from nefl.server.steps import find_step
 from nefl.state import ServerState
 from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
-from nefl.tasks.given import GIVEN, describe, keep_given
+from nefl.tasks.given import code_of, describe, keep_given
 from nefl.tasks.task import Task, rows_of
 
 OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
@@ -151,6 +152,7 @@ class Setting:
         return {
             "data": _sha256(
                 json.dumps([task.kind, task.facts, task.class_names], sort_keys=True),
+                json.dumps(code_of(task), sort_keys=True) if self.config.task == GIVEN else "",
                 content_digest(Examples(task.train, task.test))
                 if task.folder is None
                 else json.dumps(task.checksums, sort_keys=True),
@@ -177,6 +179,7 @@ class Setting:
             label_counts=tuple(map(tuple, counts)),
             submodels=self.profiles(),
             inputs=card_facts(task.kind, task.facts),
+            arguments=task.model_arguments(),
         )
 
     def profiles(self) -> tuple[SubmodelProfile, ...]:

@@ -102,7 +102,9 @@ def _read_run(path: Path) -> Trained:
         task = setting.task
         state = read_kept(path, setting.family)
         return Trained(state, task.kind, task.signature, task.class_names, task.facts)
-    family = family_of(config.model, facts.signature)
+    # JSON has lists where shapes were tuples.
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.arguments.items()}
+    family = family_of(config.model, facts.signature, given)
     state, known = read_kept(path, family), facts.signature
     return Trained(state, facts.kind, known, facts.class_names, facts.inputs)
 

@@ -13,7 +13,7 @@ from typing import Any
 from nefl.artifacts.facts import versions, write_facts
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
-from nefl.artifacts.notes import stored_config
+from nefl.artifacts.notes import read_log, stored_config
 from nefl.artifacts.runfolder import RunFolder
 from nefl.artifacts.summary import summarise, was_measured
 from nefl.client.schedule import first_difference
@@ -266,6 +266,7 @@ def _run(
     if state is None:
         begin = first if first is not None else first_state(setting)
         if begin.source is not None:
+            _check_source(folder, begin.source)
             folder.log("started_from", **begin.source)
         state = begin.state
     else:
@@ -276,6 +277,20 @@ def _run(
     summary = summarise(folder.path, setting.family, state, setting.primary)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
+
+
+def _check_source(folder: RunFolder, source: Mapping[str, object]) -> None:
+    """Raise if a run began from other weights before it was stopped.
+
+    Raises:
+        RunError: naming where they came from.
+    """
+    for event in read_log(folder.path):
+        if event.get("event") == "started_from" and event.get("weights") != source["weights"]:
+            raise RunError(
+                f"{folder.path}: began from {source['path']}, which holds other weights now; put "
+                "the old ones back, or start another run"
+            )
 
 
 def _train_on(

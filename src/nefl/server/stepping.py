@@ -104,7 +104,9 @@ class Stepped:
         self._who = f"server step {type(step).__name__} ({place_of(type(step))})"
         self._average = make_average(state, family, server)
         nothing = _nothing(state, family)
-        self._sent = {name: make_average(nothing, family, server) for name in sends}
+        # A set is a mean over clients, whatever their weights count by.
+        alike = replace(server, weighting="equal")
+        self._sent = {name: make_average(nothing, family, alike) for name in sends}
         self._population = population
         self._min_holders = server.min_holders
         self._clients = dict.fromkeys(range(1, len(family) + 1), 0)

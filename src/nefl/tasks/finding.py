@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nefl.config import RunConfig
+from nefl.config.run import GIVEN, RunConfig
 from nefl.data.columns import Dataset, Examples
 from nefl.data.datasets import cache_examples, load_dataset
 from nefl.data.readers import NEXT, READERS, SERIES, TABLE, TEXT
@@ -12,7 +12,7 @@ from nefl.errors import ConfigError
 from nefl.files import default_cache
 from nefl.own_code import call_own
 from nefl.references import import_function, is_reference
-from nefl.tasks.given import GIVEN, find_given, open_given
+from nefl.tasks.given import find_given, open_given
 from nefl.tasks.images import image_task
 from nefl.tasks.series import series_task
 from nefl.tasks.tables import table_task

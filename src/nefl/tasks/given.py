@@ -5,12 +5,14 @@ their checksum. Functions cannot be: such a task stays in its process, and whoev
 run gives it again.
 """
 
+import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nefl.config import RunConfig
+from nefl.config.run import GIVEN, RunConfig
 from nefl.data.cache import open_cached
 from nefl.data.columns import Dataset, Examples
 from nefl.data.datasets import cache_examples
@@ -18,9 +20,6 @@ from nefl.errors import ConfigError, DataError
 from nefl.nesting.signature import Signature
 from nefl.tasks.metrics import METRICS
 from nefl.tasks.task import Task
-
-GIVEN = "given"
-"""What a run's configuration says of such a task."""
 
 FOLDER, DESCRIPTION = "folder", "task"
 
@@ -36,13 +35,13 @@ def keep_given(config: RunConfig, task: Task) -> tuple[RunConfig, Task]:
     """
     if config.task not in ("auto", GIVEN):
         raise ConfigError(f"task: the run is given one, and its settings name {config.task}")
+    if config.metrics:
+        task = replace(task, metrics=config.metrics)
     facts = {**task.facts, DESCRIPTION: describe(task)}
     examples = Examples(task.train, task.test, facts)
     dataset = cache_examples(f"{GIVEN}-{task.name}", examples, config.data.cache, verify=True)
     data = replace(config.data, name=task.name, options={FOLDER: _name_of(dataset)})
     kept = replace(config, task=GIVEN, data=data)
-    if config.metrics:
-        task = replace(task, metrics=config.metrics)
     return kept, task.with_data(dataset)
 
 
@@ -84,6 +83,7 @@ def open_given(dataset: Dataset) -> Task:
     values: dict[str, Any] = dict(told)
     values["signature"] = Signature.from_dict(values["signature"])
     values["class_names"] = tuple(values["class_names"])
+    values["arguments"] = {k: _as_tuples(v) for k, v in values["arguments"].items()}
     return Task(
         train=dataset.train,
         test=dataset.test,
@@ -92,6 +92,30 @@ def open_given(dataset: Dataset) -> Task:
         checksums=dataset.checksums,
         **values,
     )
+
+
+def _as_tuples(value: Any) -> Any:
+    """Return a value with tuples where JSON has lists: shapes are tuples."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def code_of(task: Task) -> dict[str, str]:
+    """Return checksums of a task's own functions, by the part that each is."""
+    parts = {key: getattr(task, key) for key in ("inputs", "target", "loss", "restore")}
+    for metric in task.measured:
+        parts |= {f"{metric.name}.sums": metric.sums, f"{metric.name}.value": metric.value}
+    return {key: _source_of(part) for key, part in parts.items() if callable(part)}
+
+
+def _source_of(part: Any) -> str:
+    code = part if inspect.isroutine(part) else type(part)
+    try:
+        source = inspect.getsource(code)
+    except (OSError, TypeError):  # typed into a shell, or built in
+        source = getattr(code, "__qualname__", "")
+    return hashlib.sha256(
+        f"{source}{'' if inspect.isroutine(part) else part!r}".encode()
+    ).hexdigest()
 
 
 def describe(task: Task) -> dict[str, Any] | None:

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
-from nefl.references import is_reference
+from nefl.own_code import call_own
+from nefl.references import import_thing, is_reference
 
 Sums = Sequence[float]
 
@@ -41,9 +42,15 @@ def _pair(total: Tensor, count: int) -> Tensor:
     return torch.stack((total.double(), torch.tensor(count, dtype=torch.float64).to(total.device)))
 
 
+IGNORED = -100
+"""The target that torch's cross-entropy passes over, and so do metrics of classes."""
+
+
 def flat_logits(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits [n, classes] and targets [n], of a batch or of every token in it."""
-    return outputs.reshape(-1, outputs.shape[-1]), target.reshape(-1)
+    """Return logits [n, classes] and targets [n], of a batch or of every token that counts."""
+    logits, truth = outputs.reshape(-1, outputs.shape[-1]), target.reshape(-1)
+    counted = truth != IGNORED
+    return (logits, truth) if bool(counted.all()) else (logits[counted], truth[counted])
 
 
 def _hits(outputs: Tensor, target: Tensor, best: int) -> Tensor:
@@ -134,11 +141,9 @@ def find_metric(name: str) -> Metric:
         ConfigError: if there is no such metric.
     """
     if is_reference(name):
-        from nefl.references import import_function
-
-        found = import_function(name)
-        if not isinstance(found, Metric):
-            found = found()
+        found = import_thing(name)
+        if not isinstance(found, Metric) and callable(found):
+            found = call_own(name, found, {})
         if not isinstance(found, Metric):
             raise ConfigError(f"{name}: is {type(found).__name__}; expected a nefl.Metric")
         return found

@@ -4,6 +4,7 @@ Nothing else in nefl knows what examples are. It takes rows of a task's columns,
 make a batch of them, and minimises the task's loss; in the end it asks for the task's metrics.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,14 @@ from nefl.errors import ConfigError, DataError
 from nefl.nesting.signature import Signature
 from nefl.tasks.losses import LOSSES, TaskLoss
 from nefl.tasks.metrics import Metric, find_metric
+
+TAKEN = frozenset(
+    (
+        *("metric", "metrics", "worst", "average", "best", "rounds", "seconds", "bytes_down"),
+        *("bytes_up", "failures", "coverage", "state_sha256", "loss"),
+    )
+)
+"""What summaries and evaluations call other things."""
 
 Rows = Mapping[str, Tensor]
 """Some rows of every column."""
@@ -96,6 +105,8 @@ class Task:
         if not self.metrics:
             raise ConfigError(f"task {self.name}: name a metric or more, the most important first")
         found = tuple(m if isinstance(m, Metric) else find_metric(m) for m in self.metrics)
+        _check_names([metric.name for metric in found], self.name)
+        _check_plain({"facts": self.facts, "arguments": self.arguments}, self.name)
         object.__setattr__(self, "metrics", found)
 
     @property
@@ -169,6 +180,26 @@ class Task:
         return replace(
             self, train=data.train, test=data.test, folder=data.folder, checksums=data.checksums
         )
+
+
+def _check_names(metrics: Sequence[str], task: str) -> None:
+    for name in metrics:
+        if metrics.count(name) > 1:
+            raise ConfigError(f"task {task}: two metrics are called {name!r}; rename one")
+        if name in TAKEN:
+            raise ConfigError(f"task {task}: a metric cannot be called {name!r}; summaries do so")
+
+
+def _check_plain(given: Mapping[str, Mapping[str, Any]], task: str) -> None:
+    for what, values in given.items():
+        for key, value in values.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"task {task}: {what}[{key!r}] is no plain value ({error}); files and other "
+                    "processes need numbers, texts, and lists or mappings of them"
+                ) from None
 
 
 def rows_of(columns: Columns, chosen: npt.NDArray[np.int64]) -> dict[str, Tensor]:

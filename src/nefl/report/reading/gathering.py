@@ -82,6 +82,7 @@ def effective(run: Run) -> dict[str, Any]:
     kind = partition["partition.kind"]
     detail = {
         "dirichlet": partition.get("partition.alpha"),
+        "quantity": partition.get("partition.alpha"),
         "pathological": partition.get("partition.classes_per_client"),
         "list": partition.get("partition.file"),
     }.get(kind)
