@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nefl.export.formats import open_model
     from nefl.methods import METHODS, Method, make_family
     from nefl.nesting.corners import extract, scatter
+    from nefl.nesting.inside import members_inside
     from nefl.nesting.modules import Exit, StepSize
     from nefl.nesting.signature import Signature
     from nefl.nesting.spec import Family, SubmodelSpec
@@ -86,6 +87,7 @@ __all__ = [
     "load",
     "load_recipe",
     "make_family",
+    "members_inside",
     "open_model",
     "parse_budget",
     "read_run",
@@ -139,6 +141,7 @@ _HOMES = {
     "load": "nefl.elastic.file",
     "load_recipe": "nefl.recipes",
     "make_family": "nefl.methods",
+    "members_inside": "nefl.nesting.inside",
     "open_model": "nefl.export.formats",
     "parse_budget": "nefl.elastic.budget",
     "read_run": "nefl.report.reading.runs",
