@@ -26,7 +26,7 @@ class OwnNorm(nn.BatchNorm1d):
 
 
 class Net(nn.Module):
-    """Has a norm and a step of its own, a layer that stands twice, and a norm that is shared."""
+    """Own are a norm and a step; a layer stands twice, a weight is tied, a norm is shared."""
 
     def __init__(self, spec: SubmodelSpec) -> None:
         super().__init__()
@@ -35,13 +35,15 @@ class Net(nn.Module):
         self.norm = OwnNorm(wide)
         self.first = nn.Linear(wide, wide)
         self.again = self.first
+        self.tied = nn.Linear(wide, wide)
+        self.tied.weight = self.first.weight
         self.step = StepSize(spec.blocks[0][0])
         self.common = nn.BatchNorm1d(wide)
         self.head = nn.Linear(wide, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.stem(x.flatten(1)))
-        x = self.step(x, torch.tanh(self.again(torch.tanh(self.first(x)))))
+        x = self.step(x, torch.tanh(self.again(torch.tanh(self.tied(self.first(x))))))
         return self.head(self.common(x))  # type: ignore[no-any-return]
 
 
@@ -130,7 +132,7 @@ def test_an_objective_sees_them_as_parameters_that_began_somewhere() -> None:
     before = given(small, large)
     local = begin(TrainTask(1, 0, 2), large, TASK, 1, before)
     assert local.members == (1,)
-    mine = {"member/1/norm.weight", "member/1/norm.bias", "member/1/step.step"}
+    mine = {"member/1/norm.weight", "member/1/norm.bias", "member/1/step.value"}
     assert {n for n in local.parameters if n.startswith("member/")} == mine
     assert all(local.began[name] is before.weights[name] for name in mine)
     # FedProx around it holds them to where they began, as it does the model's own.

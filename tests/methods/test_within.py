@@ -10,13 +10,18 @@ import torch
 from torch import Tensor, nn
 
 import nefl
+from nefl.config import ServerConfig
 from nefl.config.reading import config_from, with_settings
-from nefl.nesting.sets import travel_layout
-from nefl.rounds import Observer
+from nefl.errors import ConfigError, NestingError, UpdateError
+from nefl.nesting.sets import extract_all, travel_layout
+from nefl.rounds import Observer, run_round
 from nefl.running.assembly import Setting, assemble
+from nefl.server.aggregate import Aggregate
 from nefl.server.cohort import assign_submodels, sample_cohort
-from nefl.server.limits import movements
-from nefl.state import ServerState
+from nefl.server.limits import movements, within_limits
+from nefl.server.stepping import make_aggregate
+from nefl.server.steps import Momentum
+from nefl.state import ClientUpdate, ServerState, TrainTask
 from nefl.tasks.task import rows_of
 
 NET = """
@@ -168,18 +173,18 @@ def box(shape: tuple[int, ...]) -> tuple[slice, ...]:
     return tuple(map(slice, shape))
 
 
-@pytest.mark.parametrize(("clients", "submodels"), [(1, [2]), (2, [2, 1])])
+@pytest.mark.parametrize(("cohort", "submodels"), [(1, {2}), (2, {1, 2})])
 def test_a_run_is_separate_models_with_copied_corners(
-    tiny: dict[str, Any], tmp_path: Path, clients: int, submodels: list[int]
+    tiny: dict[str, Any], tmp_path: Path, cohort: int, submodels: set[int]
 ) -> None:
-    settings = with_settings(tiny, {"clients": {"count": clients, "per_round": clients}})
+    settings = with_settings(tiny, {"clients.per_round": cohort, "seed": 0})
     result = nefl.train(settings, tmp_path / "run")
     assert result.summary["failures"] == 0
     setting = assemble(config_from(settings))
     assert setting.family.within == ((), (1,))
     twin = Twin(setting)
     for number in (1, 2):
-        assert sorted(twin.round(number)) == sorted(submodels)
+        assert set(twin.round(number)) == submodels
     close = {"rtol": 1e-4, "atol": 1e-5}
     for name, tensor in result.state.shared.items():
         torch.testing.assert_close(tensor, twin.shared[name], msg=name, **close)
@@ -190,12 +195,14 @@ def test_a_run_is_separate_models_with_copied_corners(
             assert not torch.equal(tensor, start.per_submodel[number][name]), name
 
 
-@pytest.mark.parametrize("server", [{}, {"average": "median"}, {"step.name": "momentum"}])
-def test_every_average_counts_who_trained_a_member_within(
-    tiny: dict[str, Any], server: dict[str, Any]
+@pytest.mark.parametrize("average", ["mean", "median"])
+@pytest.mark.parametrize("rate", [None, 2.0])
+def test_every_average_and_step_counts_who_trained_a_member_within(
+    tiny: dict[str, Any], average: str, rate: float | None
 ) -> None:
     """Two clients, two submodels: the mean, and the median of two, of what both made of norm 1."""
-    settings = with_settings(tiny, {f"server.{key}": value for key, value in server.items()})
+    step = {"server.step.name": "momentum", "server.step.rate": rate} if rate else {}
+    settings = with_settings(tiny, {"server.average": average, **step})
     setting = assemble(config_from(settings))
     before, seen = setting.initial_state(), {}
     engine = setting.engine(Path("unused"))
@@ -206,9 +213,124 @@ def test_every_average_counts_who_trained_a_member_within(
                 seen[update.task.submodel] = copy.deepcopy(update)  # type: ignore[union-attr]
                 yield update
 
-    after, report = nefl.rounds.run_round(before, setting.plan, Watched())  # type: ignore[arg-type]
+    after, report = run_round(before, setting.plan, Watched())  # type: ignore[arg-type]
     assert not report.failures
-    for name in ("norm.weight", "norm.running_mean"):
-        mean = (seen[1].trained[name] + seen[2].trained[f"member/1/{name}"]) / 2
-        torch.testing.assert_close(after.per_submodel[0][name], mean)
-        torch.testing.assert_close(after.per_submodel[1][name], seen[2].trained[name])
+    inner = "member/1/norm."
+    for name in ("weight", "running_mean"):
+        mean = (seen[1].trained[f"norm.{name}"] + seen[2].trained[inner + name]) / 2
+        old = before.per_submodel[0][f"norm.{name}"]
+        wanted = old + rate * (mean - old) if rate and name == "weight" else mean
+        torch.testing.assert_close(after.per_submodel[0][f"norm.{name}"], wanted)
+
+
+def test_a_step_is_made_where_a_member_was_trained_within_alone(tiny: dict[str, Any]) -> None:
+    setting = assemble(config_from(tiny))
+    state, update = pretended(setting)
+    update.trained["member/1/norm.weight"].add_(1)
+    step = Momentum(rate=2.0)
+    total = make_aggregate(state, setting.family, ServerConfig(), step=step)
+    total.add(update)
+    after, old = total.finish(), state.per_submodel[0]["norm.weight"]
+    torch.testing.assert_close(after.per_submodel[0]["norm.weight"], old + 2)
+
+
+def pretended(setting: Setting) -> tuple[ServerState, ClientUpdate]:
+    """Return a state, and an update of the larger submodel that leaves everything as it was."""
+    state = setting.initial_state()
+    tensors = extract_all(state, setting.family, 2, ())
+    trained = {name: tensor.clone() for name, tensor in tensors.items()}
+    return state, ClientUpdate(TrainTask(1, 0, 2), trained, 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("member/1/norm.bias", None, "lacks member/1/norm.bias"),
+        ("member/2/norm.bias", torch.zeros(6), "has unexpected member/2/norm.bias"),
+        ("member/1/norm.bias", torch.zeros(6), r"member/1/norm.bias has shape \(6,\), not \(3,\)"),
+        ("member/1/norm.running_var", torch.full((3,), torch.inf), "running_var has values that"),
+    ],
+)
+def test_what_members_bring_is_checked_like_the_rest(
+    tiny: dict[str, Any], name: str, change: Tensor | None, reason: str
+) -> None:
+    setting = assemble(config_from(tiny))
+    state, update = pretended(setting)
+    trained = dict(update.trained)
+    trained.pop(name, None)
+    if change is not None:
+        trained[name] = change
+    with pytest.raises(UpdateError, match=reason):
+        Aggregate(state, setting.family).add(ClientUpdate(update.task, trained, 30))
+
+
+def test_limits_take_them_by_their_role(tiny: dict[str, Any]) -> None:
+    setting = assemble(config_from(tiny))
+    family = setting.family
+    state, update = pretended(setting)
+    assert movements(update, state, family) == {"parameter": 0, "statistic": 0}
+    update.trained["member/1/norm.weight"].add_(100)
+    update.trained["member/1/norm.running_mean"].add_(10)
+    moved = movements(update, state, family)
+    assert moved["parameter"] > moved["statistic"] > 0
+    server = ServerConfig(clip_update=moved["parameter"] / 4, clip_statistics=1e6)
+    [result] = within_limits(iter([update]), state, family, server)
+    assert isinstance(result, ClientUpdate)
+    weight, old = result.trained["member/1/norm.weight"], state.per_submodel[0]["norm.weight"]
+    torch.testing.assert_close(weight, old + 25)
+    assert torch.equal(result.trained["member/1/norm.running_mean"], torch.full((3,), 10.0))
+
+
+def test_a_member_that_is_not_inside_is_refused_before_a_folder_is_made(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = with_settings(tiny, {"model.method": "within_net:first"})
+    with pytest.raises(
+        NestingError, match="member 1 is not inside submodel 1: there is no smaller"
+    ):
+        nefl.train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sets_and_members_do_not_go_together(tiny: dict[str, Any], tmp_path: Path) -> None:
+    settings = with_settings(tiny, {"model.method": "within_net:keeping"})
+    with pytest.raises(ConfigError, match="has sets .* no place; leave out one or the other"):
+        nefl.train(settings, tmp_path / "run")
+
+
+def test_a_method_without_members_sends_nothing_more(quick: dict[str, Any]) -> None:
+    family = assemble(config_from(quick)).family
+    assert family.within == ()
+    for submodel in range(1, len(family) + 1):
+        assert travel_layout(family, submodel, ()) == dict(family.layout(submodel))
+
+
+class Killed(Observer):
+    """Ends a run in its second round, as a kill between two updates would."""
+
+    seen = 0
+
+    def task_done(self, done: int, tasks: int) -> None:
+        self.seen += 1
+        if self.seen == tasks + 1:
+            raise KeyboardInterrupt
+
+
+def test_the_same_bits_in_workers_and_after_a_kill(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """With a step that has a memory of what members have for themselves."""
+    settings = with_settings(tiny, {"server.step.name": "momentum"})
+    here = nefl.train(settings, tmp_path / "here").summary
+    there = with_settings(settings, {"engine.name": "workers", "engine.workers": 1})
+    with pytest.raises(KeyboardInterrupt):
+        nefl.train(there, tmp_path / "there", observers=[Killed()])
+    result = nefl.resume(tmp_path / "there").summary
+    assert result["state_sha256"] == here["state_sha256"]
+    assert result["failures"] == 0
+
+
+def test_what_members_send_is_counted(tiny: dict[str, Any], tmp_path: Path) -> None:
+    result = nefl.train(with_settings(tiny, {"rounds": 1}), tmp_path / "run")
+    layouts = [travel_layout(result.family, submodel, ()) for submodel in (1, 2)]
+    wanted = sum(info.nbytes for layout in layouts for info in layout.values())
+    log = nefl.read_run(result.path).rounds[0]
+    assert (log.bytes_down, log.bytes_up) == (wanted, wanted)

@@ -60,8 +60,8 @@ def _places(module: nn.Module) -> set[str]:
     """
     found: set[str] = set()
     for prefix, child in module.named_modules():
-        found |= {n for n, _ in child.named_parameters(prefix, recurse=False)}
-        found |= {n for n, _ in child.named_buffers(prefix, recurse=False)}
+        for named in (child.named_parameters, child.named_buffers):
+            found |= {n for n, _ in named(prefix, recurse=False, remove_duplicate=False)}
     return found
 
 
