@@ -334,3 +334,24 @@ def test_what_members_send_is_counted(tiny: dict[str, Any], tmp_path: Path) -> N
     wanted = sum(info.nbytes for layout in layouts for info in layout.values())
     log = nefl.read_run(result.path).rounds[0]
     assert (log.bytes_down, log.bytes_up) == (wanted, wanted)
+
+
+def test_the_method_of_the_docs_trains_all_that_is_inside(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "adding-a-method.md").read_text()
+    code = page.partition("```python\nclass All")[2].partition("```")[0]
+    row = 'everyone = nefl.Method("depth", learned_steps=True, objective=All())'
+    (tmp_path / "within_docs.py").write_text(f"import nefl\n\nclass All{code}\n{row}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = {
+        "rounds": 1,
+        "model": {"method": "within_docs:everyone", "ratios": [0.2, 0.4, 0.7, 1.0]},
+        "data.train": 60,
+        "server.evaluate_every": 1,
+    }
+    result = nefl.train(with_settings(quick, changes), tmp_path / "run")
+    assert result.summary["failures"] == 0
+    within = result.family.within
+    assert within[-1] == (1, 2, 3)
+    assert within == tuple(nefl.members_inside(result.family, k) for k in (1, 2, 3, 4))
