@@ -140,7 +140,7 @@ def test_static_norms_are_measured_over_the_training_data(quick: dict[str, Any])
     assert isinstance(module, ResNet)
     images = torch.cat(list(site._training_batches()))
     features = module.conv1(images)
-    measured = site._modules[3].get_submodule("bn1").measured
+    measured = site.ready(3, tensors).get_submodule("bn1").measured
     assert isinstance(measured, tuple)
     torch.testing.assert_close(measured[0], features.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
     expected = features.var((0, 2, 3), correction=0)

@@ -134,7 +134,10 @@ class Twin:
                 torch.autograd.backward(nn.functional.cross_entropy(small(inputs), target))
                 for n, p in inner.items():
                     if n not in own:
-                        parameters[n].grad[box(p.shape)] += p.grad  # type: ignore[index]
+                        gradient = parameters[n].grad
+                        assert gradient is not None
+                        assert p.grad is not None
+                        gradient[box(p.shape)] += p.grad
             trained = [*parameters.values(), *mine]
             norm = torch.stack([p.grad.square().sum() for p in trained if p.grad is not None])
             scale = min(1.0, CLIP / float(norm.sum().sqrt()))
@@ -185,13 +188,13 @@ def test_a_run_is_separate_models_with_copied_corners(
     twin = Twin(setting)
     for number in (1, 2):
         assert set(twin.round(number)) == submodels
-    close = {"rtol": 1e-4, "atol": 1e-5}
     for name, tensor in result.state.shared.items():
-        torch.testing.assert_close(tensor, twin.shared[name], msg=name, **close)
+        torch.testing.assert_close(tensor, twin.shared[name], rtol=1e-4, atol=1e-5, msg=name)
     start = setting.initial_state()
     for number, own in enumerate(result.state.per_submodel):
         for name, tensor in own.items():
-            torch.testing.assert_close(tensor, twin.own[number][name], msg=name, **close)
+            wanted = twin.own[number][name]
+            torch.testing.assert_close(tensor, wanted, rtol=1e-4, atol=1e-5, msg=name)
             assert not torch.equal(tensor, start.per_submodel[number][name]), name
 
 
@@ -204,13 +207,15 @@ def test_every_average_and_step_counts_who_trained_a_member_within(
     step = {"server.step.name": "momentum", "server.step.rate": rate} if rate else {}
     settings = with_settings(tiny, {"server.average": average, **step})
     setting = assemble(config_from(settings))
-    before, seen = setting.initial_state(), {}
+    before = setting.initial_state()
+    seen: dict[int, ClientUpdate] = {}
     engine = setting.engine(Path("unused"))
 
     class Watched:
         def train(self, state: ServerState, tasks: Any) -> Any:
             for update in engine.train(state, tasks):
-                seen[update.task.submodel] = copy.deepcopy(update)  # type: ignore[union-attr]
+                assert isinstance(update, ClientUpdate)
+                seen[update.task.submodel] = copy.deepcopy(update)
                 yield update
 
     after, report = run_round(before, setting.plan, Watched())  # type: ignore[arg-type]
