@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nefl.export.formats import open_model
     from nefl.methods import METHODS, Method, make_family
     from nefl.nesting.corners import extract, scatter
+    from nefl.nesting.inside import members_inside
     from nefl.nesting.modules import Exit, StepSize
     from nefl.nesting.signature import Signature
     from nefl.nesting.spec import Family, SubmodelSpec
@@ -68,6 +69,7 @@ __all__ = [  # noqa: RUF022 -- a table of contents
     "Exit",
     "make_family",
     "check_family",
+    "members_inside",
     "extract",
     "scatter",
     # how it is trained
@@ -126,6 +128,7 @@ _HOMES = {
     "Exit": "nefl.nesting.modules",
     "make_family": "nefl.methods",
     "check_family": "nefl.nesting.zero_extension",
+    "members_inside": "nefl.nesting.inside",
     "extract": "nefl.nesting.corners",
     "scatter": "nefl.nesting.corners",
     "METHODS": "nefl.methods",

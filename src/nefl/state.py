@@ -58,7 +58,8 @@ class ClientUpdate:
 
     Attributes:
         task: the task that was carried out.
-        trained: every tensor of the submodel's state dict, by name.
+        trained: every tensor of the submodel's state dict, by name; and the own tensors of smaller
+            members that were trained inside it, as `member/number/name`.
         examples: how many examples the client trained on; its weight where averages are weighted.
         metrics: what the client measured on the way, such as its mean loss.
         sent: further sets of tensors that a method declares, by the set's name; each has a tensor

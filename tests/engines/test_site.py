@@ -17,6 +17,7 @@ from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.resnet import ResNet
 from nefl.nesting.corners import extract
+from nefl.nesting.inside import train_within
 from nefl.rounds import run_round
 from nefl.running.assembly import assemble
 from nefl.server.evaluate import Chunk
@@ -56,6 +57,9 @@ def test_narrow_projections_spoil_no_memory() -> None:
         for asked in ("auto", "channels_last"):
             found = [pick_memory_format(asked, family, k, torch.device(device)) for k in (1, 2)]
             assert found == [wanted, torch.channels_last]
+            # The narrowest may be trained inside another, on the same inputs.
+            within = train_within(family, lambda k: (1,) if k == 2 else ())
+            assert pick_memory_format(asked, within, 2, torch.device(device)) is wanted
     checked = {**os.environ, "MALLOC_CHECK_": "3"}
     done = subprocess.run(
         [sys.executable, "-c", STEPS_OF_THE_NARROWEST], env=checked, capture_output=True, text=True
@@ -136,7 +140,7 @@ def test_static_norms_are_measured_over_the_training_data(quick: dict[str, Any])
     assert isinstance(module, ResNet)
     images = torch.cat(list(site._training_batches()))
     features = module.conv1(images)
-    measured = site._modules[3].get_submodule("bn1").measured
+    measured = site.ready(3, tensors).get_submodule("bn1").measured
     assert isinstance(measured, tuple)
     torch.testing.assert_close(measured[0], features.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
     expected = features.var((0, 2, 3), correction=0)

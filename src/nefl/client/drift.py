@@ -14,6 +14,7 @@ from nefl.client.objective import Local, Objective
 from nefl.config import LocalConfig
 from nefl.config.checks import require
 from nefl.errors import ConfigError
+from nefl.nesting.spec import Family
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class _Corrected(Objective):
     def check(self, local: LocalConfig) -> None:
         """As the other one."""
         self.of.check(local)
+
+    def members(self, family: Family, submodel: int) -> tuple[int, ...]:
+        """As the other one."""
+        return self.of.members(family, submodel)
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the other one's loss."""

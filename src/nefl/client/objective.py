@@ -1,13 +1,17 @@
 """What a client follows in local training: the task's loss, and what a method adds to it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from nefl.client.member import Members
 from nefl.config import LocalConfig
+from nefl.errors import NestingError
 from nefl.nesting.signature import Signature
+from nefl.nesting.spec import Family
 from nefl.state import Tensors, TrainTask
 
 Sets = dict[str, dict[str, Tensor]]
@@ -41,6 +45,7 @@ class Local:
         learning_rate: the rate of the step at hand.
         rate_sum: the sum of the rates of all steps so far, this one included.
         given: the weights that came, by name; ask for `began` instead.
+        within: the members inside the model, by number; ask for `member(number)` instead.
     """
 
     model: nn.Module
@@ -53,6 +58,7 @@ class Local:
     sent: Sets = field(default_factory=dict)
     learning_rate: float = 0.0
     rate_sum: float = 0.0
+    within: Members = field(default_factory=dict)
 
     @property
     def round_number(self) -> int:
@@ -69,10 +75,39 @@ class Local:
         """The number of the submodel, from 1."""
         return self.task.submodel
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of the members that are trained inside the submodel."""
+        return tuple(self.within)
+
+    def member(self, number: int) -> Callable[[Tensor], Tensor]:
+        """Return a function that runs a member on inputs.
+
+        It runs with the leading corners of the model's tensors, no copies, and with what the member
+        has for itself: its norms with their statistics, its step sizes. Gradients reach both.
+
+        Raises:
+            NestingError: if that member is not trained inside the submodel.
+        """
+        found = self.within.get(number)
+        if found is None:
+            named = ", ".join(map(str, self.within)) or "none"
+            raise NestingError(
+                f"member {number}: trained inside submodel {self.submodel} are {named}; let "
+                "Objective.members return it"
+            )
+        return lambda inputs: found.run(self.model, inputs)
+
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name; tied parameters stand once."""
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        """What is trained, by name; tied parameters stand once.
+
+        What members within have for themselves stands there as `member/number/name`.
+        """
+        named = dict(self.model.named_parameters())
+        for member in self.within.values():
+            named |= member.parameters()
+        return {name: p for name, p in named.items() if p.requires_grad}
 
     @cached_property
     def began(self) -> dict[str, Tensor]:
@@ -107,6 +142,13 @@ class Objective:
 
     def check(self, local: LocalConfig) -> None:
         """Raise a `ConfigError` where settings of local training do not go with it."""
+
+    def members(self, family: Family, submodel: int) -> tuple[int, ...]:  # noqa: ARG002
+        """Return the smaller members that an update of a submodel trains inside it, by number.
+
+        `nefl.members_inside(family, submodel)` are those that can be.
+        """
+        return ()
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
         """Return what is minimised in a step: a scalar."""

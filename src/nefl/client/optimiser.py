@@ -1,14 +1,24 @@
 """The optimiser of local training."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
 from nefl.config import LocalConfig
 
 
-def make_optimiser(model: nn.Module, local: LocalConfig) -> torch.optim.Optimizer:
-    """Return a fresh optimiser; clients keep no state of it between rounds."""
-    parameters = list(model.parameters())
+def make_optimiser(
+    model: nn.Module, local: LocalConfig, further: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """Return a fresh optimiser; clients keep no state of it between rounds.
+
+    Args:
+        model: what is trained.
+        local: the optimiser's settings.
+        further: parameters that are trained with it.
+    """
+    parameters = [*model.parameters(), *further]
     if local.optimizer == "sgd":
         return torch.optim.SGD(
             parameters,

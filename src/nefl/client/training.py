@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from nefl.client.member import Members
 from nefl.client.objective import Learned, Local, Objective, Sets
 from nefl.client.optimiser import make_optimiser
 from nefl.client.schedule import learning_rate
@@ -46,14 +47,17 @@ class Given:
     """What a client has besides its model and its examples.
 
     Attributes:
-        weights: the tensors that the model starts from, by name; they stay as they are.
+        weights: the tensors that the model starts from, by name, its members' own among them; they
+            stay as they are.
         received: sets of the server's memory, cut to the submodel.
         memory: the sets that the client kept, cut to the submodel.
+        within: the members that are trained inside the model, with their own tensors in place.
     """
 
     weights: Tensors
     received: Mapping[str, Tensors] = field(default_factory=dict)
     memory: Mapping[str, Tensors] = field(default_factory=dict)
+    within: Members = field(default_factory=dict)
 
 
 def train(
@@ -98,7 +102,8 @@ def _train(
     examples, device = len(column), column.device
     steps = how.local.epochs * batches_per_epoch(examples, how.local.batch_size)
     local = begin(task, model, how.learned, steps, given)
-    optimiser = make_optimiser(model, how.local)
+    inner = [p for member in given.within.values() for p in member.parameters().values()]
+    optimiser = make_optimiser(model, how.local, inner)
     total_loss = torch.zeros((), device=device)
     model.train()
     for step, chosen in enumerate(_batches(examples, how.local, generator)):
@@ -119,14 +124,17 @@ def _train(
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         if how.clip_norm:
-            nn.utils.clip_grad_norm_(model.parameters(), how.clip_norm)
+            nn.utils.clip_grad_norm_([*model.parameters(), *inner], how.clip_norm)
         with torch.no_grad():
             how.objective.before_step(local)
         optimiser.step()
         total_loss += loss.detach()
     metrics = {"loss": float(total_loss) / steps}
     sent, memory = end(local, how.objective)
-    return ClientUpdate(task, model.state_dict(), examples, metrics, sent), memory
+    trained = model.state_dict()
+    for member in given.within.values():
+        trained |= member.own_tensors()
+    return ClientUpdate(task, trained, examples, metrics, sent), memory
 
 
 def begin(task: TrainTask, model: nn.Module, learned: Learned, steps: int, given: Given) -> Local:
@@ -136,9 +144,8 @@ def begin(task: TrainTask, model: nn.Module, learned: Learned, steps: int, given
     def here(sets: Mapping[str, Tensors]) -> Sets:
         return {each: {n: t.to(device) for n, t in sets[each].items()} for each in sets}
 
-    return Local(
-        model, learned, task, steps, given.weights, here(given.received), here(given.memory)
-    )
+    received, memory = here(given.received), here(given.memory)
+    return Local(model, learned, task, steps, given.weights, received, memory, within=given.within)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nefl.client.member import Member
 from nefl.client.memory import Keeper, recall, renew, roll_kept
 from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
@@ -14,6 +15,7 @@ from nefl.data import Columns, Partition
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError
 from nefl.methods import method_of
+from nefl.nesting.inside import MEMBER, of_member
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family
@@ -72,7 +74,10 @@ def pick_memory_format(
     if name == "auto":
         channels = stage_channels(family.meta_module(len(family)))
         name = "channels_last" if channels and max(channels) <= NARROW else "contiguous"
-    if name == "contiguous" or (device.type == "cpu" and _spoils(family.meta_module(submodel))):
+    trained = submodel, *family.members_within(submodel)
+    if name == "contiguous" or (
+        device.type == "cpu" and any(_spoils(family.meta_module(k)) for k in trained)
+    ):
         return torch.contiguous_format
     return torch.channels_last
 
@@ -118,8 +123,8 @@ class Site:
         self._family = family
         self._device = device
         self._partition = partition
-        self._modules: dict[int, nn.Module] = {}
-        self._unsaved: dict[int, dict[str, Tensor]] = {}
+        self._modules: dict[tuple[int, bool], nn.Module] = {}
+        self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
         self._task = task
         self._train = _Examples(task.visible(task.train), device)
         self._test = _Examples(task.visible(task.test), device)
@@ -165,16 +170,25 @@ class Site:
             keeper: where the client's memory lies, if its method has one.
         """
         weights, received = unpack(tensors)
-        model = self._load(task.submodel, weights)
+        own = {name: t for name, t in weights.items() if not name.startswith(MEMBER)}
+        model = self._load(task.submodel, own)
+        within = {m: self._member(m, weights) for m in self._family.members_within(task.submodel)}
         rows = self._train.take(self._partition.client(task.client))
         keeps, family = self.objective.keeps, self._family
         kept = self._kept(task, keeper) if keeps else {}
-        given = Given(weights, received, recall(kept, family, task.submodel, keeps))
+        memory = recall(kept, family, task.submodel, keeps)
+        given = Given(weights, received, memory, within)
         update, now = train(task, model, rows, self._how[task.submodel], given)
         finite = all(first_not_finite(tensors) is None for tensors in now.values())
         if keeps and keeper is not None and finite:  # else its update is refused too
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
+
+    def _member(self, number: int, weights: Tensors) -> Member:
+        """Return a member with its own tensors out of those that came."""
+        # Not compiled: it runs with other tensors each time.
+        module = self._load(number, of_member(weights, number), compiled=False)
+        return Member(number, module, self._family.own_names(number))
 
     def _kept(self, task: TrainTask, keeper: Keeper | None) -> Tensors:
         """Return what a client kept in its last round, its channels where they are now."""
@@ -203,22 +217,23 @@ class Site:
         for part in np.array_split(rows, -(-len(rows) // BATCH)):
             yield self._task.make_inputs(self._train.take(part))
 
-    def _load(self, submodel: int, tensors: Tensors) -> nn.Module:
-        module = self._modules.get(submodel)
+    def _load(self, submodel: int, tensors: Tensors, *, compiled: bool = True) -> nn.Module:
+        key = submodel, compiled and self._compile
+        module = self._modules.get(key)
         if module is None:
             with torch.random.fork_rng(devices=[]):  # its first weights are not kept
                 module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
-            if self._compile:
+            if compiled and self._compile:
                 module.compile(dynamic=False)
-            self._modules[submodel] = module
+            self._modules[key] = module
             saved = module.state_dict().keys()
             buffers = module.named_buffers()
-            self._unsaved[submodel] = {n: b.clone() for n, b in buffers if n not in saved}
+            self._unsaved[key] = {n: b.clone() for n, b in buffers if n not in saved}
         own = module.state_dict()
         buffers_now = dict(module.named_buffers())
         with torch.no_grad():
             # Buffers that are not saved start anew too: nothing of one client reaches the next.
-            for name, tensor in self._unsaved[submodel].items():
+            for name, tensor in self._unsaved[key].items():
                 buffers_now[name].copy_(tensor)
             for name, tensor in tensors.items():
                 own[name].copy_(tensor)

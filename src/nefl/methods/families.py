@@ -13,9 +13,10 @@ from nefl.methods.method import Method
 from nefl.models.families import compensate_skipped, default_ratios, find_submodels
 from nefl.models.ordered_dropout import OrderedDropoutBuilder
 from nefl.models.table import ModelBuilder
+from nefl.nesting.inside import train_within
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Builder, Family
-from nefl.own_code import call_own
+from nefl.own_code import call_own, own_code, place_of
 from nefl.references import import_function, is_reference
 
 
@@ -51,7 +52,8 @@ def family_of(
     """
     if not is_reference(model.name):
         row = method_of(model)
-        return _built_in(model.name, row, signature, model.ratios, model.init)
+        built = _built_in(model.name, row, signature, model.ratios, model.init)
+        return _with_members(built, model, row)
     row = method_of(model)
     if row.ordered_dropout or row.members == "capable":
         raise ConfigError(
@@ -69,9 +71,28 @@ def family_of(
             "nefl.Family(build, specs)"
         )
     if row.members == "scaled":
-        return family
+        return _with_members(family, model, row)
     specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
-    return replace(family, specs=specs, source=f"{family.source}, one of them")
+    return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
+
+
+def _with_members(family: Family, model: ModelConfig, row: Method) -> Family:
+    """Return the family with the members that a method trains inside its submodels.
+
+    Raises:
+        NestingError: if one is not inside.
+        ConfigError: if the method has sets too, in which members' own tensors have no place.
+    """
+    objective = row.objective
+    who = f"model.method {model.method}: members of {place_of(type(objective))}"
+    with own_code(who):
+        found = train_within(family, lambda submodel: objective.members(family, submodel))
+    if found.within and (objective.keeps or objective.receives or objective.sends):
+        raise ConfigError(
+            f"{who}: trains members within, and has sets (keeps, receives, sends), in which what "
+            "members have for themselves has no place; leave out one or the other"
+        )
+    return found
 
 
 def make_family(

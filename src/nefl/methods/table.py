@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from nefl.client.drift import ControlVariates, Dynamic, Proximal
 from nefl.client.exits import Graded, Mutual
+from nefl.client.within import SmallestWithin
 from nefl.errors import ConfigError, unknown_name
 from nefl.methods.method import Method
 from nefl.nesting.modules import StepSize
@@ -57,6 +58,12 @@ _ROWS = {
     ),
     "fedavg-small": Method(
         "both", (), members="small", about="FedAvg: the smallest submodel for everyone"
+    ),
+    "nefl-w-within": Method(
+        "width",
+        learned_steps=True,
+        objective=SmallestWithin(),
+        about="NeFL-W, the smallest submodel is trained inside each larger one",
     ),
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from nefl.nesting.corners import corner, extract
+from nefl.nesting.inside import extract_members, member_layout
 from nefl.nesting.spec import Family, TensorInfo
 from nefl.state import ServerState, Tensors
 
@@ -73,10 +74,11 @@ def extract_set(memory: Tensors, family: Family, submodel: int, name: str) -> di
 def travel_layout(family: Family, submodel: int, sets: Iterable[str]) -> dict[str, TensorInfo]:
     """Return all that travels between the server and a client, one way: weights and some sets.
 
-    Sets stand beside the weights as `method/set/parameter`. Whatever carries, counts or checks
+    Own tensors of members that are trained within stand beside the weights as
+    `member/number/name`, sets as `method/set/parameter`. Whatever carries, counts or checks
     what travels asks here.
     """
-    layout = dict(family.layout(submodel))
+    layout = dict(family.layout(submodel)) | member_layout(family, submodel)
     of_set = set_layout(family, submodel)
     for each in sets:
         layout |= {f"{TRAVELLING}{each}/{name}": info for name, info in of_set.items()}
@@ -86,9 +88,10 @@ def travel_layout(family: Family, submodel: int, sets: Iterable[str]) -> dict[st
 def extract_all(
     state: ServerState, family: Family, submodel: int, sets: Iterable[str]
 ) -> dict[str, Tensor]:
-    """Return what goes out to a client: a submodel's tensors and its part of some sets; views."""
+    """Return what goes out to a client: all of `travel_layout`, as views."""
     parts = {each: extract_set(state.memory, family, submodel, each) for each in sets}
-    return pack(extract(state, family, submodel), parts)
+    weights = extract(state, family, submodel) | extract_members(state, family, submodel)
+    return pack(weights, parts)
 
 
 def pack(weights: Tensors, sets: Mapping[str, Tensors]) -> dict[str, Tensor]:
@@ -100,7 +103,7 @@ def pack(weights: Tensors, sets: Mapping[str, Tensors]) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Tensors) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-    """Return the weights and the sets of what has travelled."""
+    """Return the weights, members' own among them, and the sets of what has travelled."""
     weights: dict[str, Tensor] = {}
     sets: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():

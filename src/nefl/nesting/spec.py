@@ -134,6 +134,8 @@ class Family:
         norm_classes: the model's own classes of normalisation, besides torch's; the zero-extension
             check takes them for their `weight` and `bias`.
         vouched_for: why the zero-extension check must not be made, in so many words.
+        within: for each submodel the smaller ones that its clients train inside it; none if empty.
+            A run has them from its method (`nesting.inside.train_within`).
 
     Raises:
         NestingError: if the submodels do not nest; the message names the tensor at fault.
@@ -145,6 +147,7 @@ class Family:
     source: str = "the user's own list"
     norm_classes: tuple[type[nn.Module], ...] = ()
     vouched_for: str = ""
+    within: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the family as soon as it is made."""
@@ -152,6 +155,10 @@ class Family:
             raise NestingError("a family needs at least one spec; the full model comes last")
         if len({tuple(map(len, spec.blocks)) for spec in self.specs}) > 1:
             raise NestingError("blocks: all specs of a family describe the same stages and blocks")
+        if self.within and len(self.within) != len(self.specs):
+            raise NestingError(
+                f"within: {len(self.within)} entries for {len(self.specs)} submodels; give one each"
+            )
         check_layouts(self._layouts, self.global_layout)
         if len(self.specs) > 1 and not self.specs[-1].is_full:
             raise NestingError(
@@ -203,6 +210,15 @@ class Family:
             NestingError: if there is no such submodel.
         """
         return self._layouts[self.index(submodel)].roles
+
+    def members_within(self, submodel: int) -> tuple[int, ...]:
+        """Return the smaller submodels that are trained inside a submodel, by their numbers.
+
+        Raises:
+            NestingError: if there is no such submodel.
+        """
+        index = self.index(submodel)
+        return self.within[index] if self.within else ()
 
     def meta_module(self, submodel: int) -> nn.Module:
         """Return the module of a submodel without storage, to ask for shapes and costs."""

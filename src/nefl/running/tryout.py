@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.client.exits import HasExits
+from nefl.client.member import Member
 from nefl.client.objective import Learned
 from nefl.client.training import Given, begin, end
 from nefl.config import ModelConfig
@@ -62,7 +63,7 @@ def try_out(
             with own_code(f"{who}: forward of a batch {_shape(batch)}"):
                 _check_outputs(who, module, inputs, learned.signature)
             with own_code(f"{who}: a step of training"):
-                _check_step(who, module, inputs, target, learned, method, number)
+                _check_step(who, module, inputs, target, learned, method, family, number)
     signature = learned.signature
     _check_costs(name, family, signature)
     with own_code(f"{name}: the zero-extension check of its modules"):
@@ -103,7 +104,7 @@ def try_method_out(
             who = f"model.method {model.method}: a step of submodel {number}"
             with own_code(who):
                 inputs = arranged(batch, layout(number))
-                _check_step(who, module, inputs, target, learned, method, number)
+                _check_step(who, module, inputs, target, learned, method, family, number)
 
 
 def _check_exits(model: ModelConfig, family: Family) -> None:
@@ -189,6 +190,7 @@ def _check_step(
     target: Tensor,
     learned: Learned,
     method: Method,
+    family: Family,
     number: int,
 ) -> None:
     """Make a step of local training without an optimiser, with sets that are all zero."""
@@ -197,7 +199,13 @@ def _check_step(
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     zeros = {n: torch.zeros_like(p) for n, p in module.named_parameters(remove_duplicate=False)}
     received, memory = ({s: dict(zeros) for s in o} for o in (objective.receives, objective.keeps))
-    given = Given(weights, received, memory)
+    within = {
+        m: Member(m, family.build(family.specs[m - 1]), family.own_names(m))
+        for m in family.members_within(number)
+    }
+    for member in within.values():
+        weights |= {name: tensor.clone() for name, tensor in member.own_tensors().items()}
+    given = Given(weights, received, memory, within)
     local = begin(TrainTask(1, 0, number), module, learned, 1, given)
     value = objective.loss(local, batch, target)
     if not torch.isfinite(value):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nefl.errors import UpdateError
 from nefl.nesting.corners import corner
+from nefl.nesting.inside import of_member
 from nefl.nesting.spec import Family, Layout
 from nefl.server.check import check_update
 from nefl.state import ClientUpdate, ServerState, Tensors
@@ -49,6 +50,8 @@ class Aggregate:
         self._shared = _Sums(family.global_layout, state.shared)
         self._own: dict[int, _Sums] = {}
         self._weights = dict.fromkeys(range(1, len(family) + 1), 0)
+        # Of what a submodel has for itself: who trained it within a larger one counts too.
+        self._own_weights = dict(self._weights)
         self._clients: set[int] = set()
 
     @property
@@ -68,9 +71,15 @@ class Aggregate:
             raise UpdateError(f"client {task.client}: has an update in this round already")
         weight = update.examples if self._weighting == "examples" else 1
         self._shared.add(task.submodel, update.trained, weight)
-        self._own_sums(task.submodel).add(task.submodel, update.trained, weight)
         self._weights[task.submodel] += weight
+        self._add_own(task.submodel, update.trained, weight)
+        for member in self._family.members_within(task.submodel):
+            self._add_own(member, of_member(update.trained, member), weight)
         self._clients.add(task.client)
+
+    def _add_own(self, submodel: int, trained: Tensors, weight: int) -> None:
+        self._own_sums(submodel).add(submodel, trained, weight)
+        self._own_weights[submodel] += weight
 
     def _own_sums(self, submodel: int) -> "_Sums":
         if submodel not in self._own:
@@ -87,7 +96,7 @@ class Aggregate:
         }
         own = list(self._state.per_submodel)
         for submodel, sums in self._own.items():
-            own[submodel - 1] = sums.plain_means(own[submodel - 1], self._weights[submodel])
+            own[submodel - 1] = sums.plain_means(own[submodel - 1], self._own_weights[submodel])
         return ServerState(self._state.round_number + 1, shared, tuple(own))
 
     def _holders(self, name: str) -> list[tuple[tuple[int, ...], int]]:

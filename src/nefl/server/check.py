@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nefl.errors import UpdateError
-from nefl.nesting.sets import set_layout
+from nefl.nesting.sets import set_layout, travel_layout
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
 
@@ -43,7 +43,7 @@ def check_update(
     examples = update.examples
     if not _is_whole(examples) or not 0 < examples <= MAX_EXAMPLES:
         raise UpdateError(f"{who}: {examples!r:.40} examples; expected 1 to {MAX_EXAMPLES}")
-    _check_tensors(who, "", update.trained, family.layout(task.submodel))
+    _check_tensors(who, "", update.trained, travel_layout(family, task.submodel, ()))
     if not isinstance(update.sent, Mapping):
         raise UpdateError(f"{who}: sends a {type(update.sent).__name__}, not sets by name")
     if update.sent.keys() != set(sends):

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from nefl.config import ServerConfig
 from nefl.errors import UpdateError
-from nefl.nesting.corners import extract
+from nefl.nesting.inside import trained_roles
+from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family, Role
 from nefl.server.check import check_update
 from nefl.state import ClientFailure, ClientUpdate, ServerState
@@ -75,12 +76,12 @@ def within_limits(
 
 
 def movements(update: ClientUpdate, state: ServerState, family: Family) -> dict[Role, float]:
-    """Return how far an update moves the tensors of each role that its submodel has.
+    """Return how far an update moves the tensors of each role, its members' own among them.
 
     It is the root mean square of the differences, over all elements that are quantities.
     """
-    start = extract(state, family, update.task.submodel)
-    roles = family.roles(update.task.submodel)
+    start = extract_all(state, family, update.task.submodel, ())
+    roles = trained_roles(family, update.task.submodel)
     total: dict[Role, float] = {}
     count: dict[Role, int] = {}
     for name, tensor in update.trained.items():
@@ -199,8 +200,8 @@ def _clipped(
     }
     if not shares:
         return result
-    start = extract(state, family, result.task.submodel)
-    roles = family.roles(result.task.submodel)
+    start = extract_all(state, family, result.task.submodel, ())
+    roles = trained_roles(family, result.task.submodel)
 
     def part_of_the_way(name: str, tensor: Tensor) -> Tensor:
         share = shares.get(roles[name])

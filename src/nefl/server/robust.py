@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nefl.errors import UpdateError
 from nefl.nesting.corners import corner
+from nefl.nesting.inside import of_member
 from nefl.nesting.spec import Family
 from nefl.server.check import check_update
 from nefl.state import ClientUpdate, ServerState
@@ -77,11 +78,19 @@ class RobustAggregate:
         }
         own = []
         for number, mine in enumerate(self._state.per_submodel, start=1):
-            equals = [t for submodel, t in self._updates.values() if submodel == number]
+            equals = self._updates_of(number)
             own.append(
                 {name: self._vote(old, [t[name] for t in equals]) for name, old in mine.items()}
             )
         return ServerState(self._state.round_number + 1, shared, tuple(own))
+
+    def _updates_of(self, number: int) -> list[dict[str, Tensor]]:
+        """Return what trained a submodel's own tensors, within larger ones too."""
+        return [
+            tensors if submodel == number else of_member(tensors, number)
+            for submodel, tensors in self._updates.values()
+            if number in (submodel, *self._family.members_within(submodel))
+        ]
 
     def _vote(self, old: Tensor, votes: Sequence[Tensor]) -> Tensor:
         if not votes:

@@ -110,6 +110,8 @@ class Stepped:
         self._population = population
         self._min_holders = server.min_holders
         self._clients = dict.fromkeys(range(1, len(family) + 1), 0)
+        # Of what a submodel has for itself: who trained it within a larger one counts too.
+        self._own_clients = dict(self._clients)
 
     def add(self, update: ClientUpdate) -> None:
         """Count an update, or refuse it and leave everything as it was.
@@ -123,7 +125,10 @@ class Stepped:
         for name, total in self._sent.items():
             # In the place of the parameters, so that any average will do.
             total.add(replace(update, trained={**update.trained, **update.sent[name]}, sent={}))
-        self._clients[update.task.submodel] += 1
+        submodel = update.task.submodel
+        self._clients[submodel] += 1
+        for each in (submodel, *self._family.members_within(submodel)):
+            self._own_clients[each] += 1
 
     @torch.no_grad()
     def finish(self) -> ServerState:
@@ -139,18 +144,18 @@ class Stepped:
             theirs = {each: state.shared[name] for each, state in sent.items()}
             place = f"shared/{name}"
             shared[name], new = self._go_on(
-                place, before.shared[name], shared[name], theirs, self._corners(name)
+                place, before.shared[name], shared[name], theirs, self._corners(name), self._clients
             )
             memory |= new
         own = [dict(tensors) for tensors in after.per_submodel]
-        for k, clients in self._clients.items():
+        for k, clients in self._own_clients.items():
             names = set_layout(self._family, k).keys() & own[k - 1].keys() if clients else ()
             for name in names:
                 old = before.per_submodel[k - 1][name]
                 theirs = {each: state.per_submodel[k - 1][name] for each, state in sent.items()}
                 whole: Corners = ((k, tuple(old.shape)),)
                 own[k - 1][name], new = self._go_on(
-                    f"submodel/{k}/{name}", old, own[k - 1][name], theirs, whole
+                    f"submodel/{k}/{name}", old, own[k - 1][name], theirs, whole, self._own_clients
                 )
                 memory |= new
         return ServerState(after.round_number, shared, tuple(own), memory)
@@ -164,13 +169,19 @@ class Stepped:
         )
 
     def _go_on(
-        self, place: str, old: Tensor, mean: Tensor, sent: Tensors, corners: Corners
+        self,
+        place: str,
+        old: Tensor,
+        mean: Tensor,
+        sent: Tensors,
+        corners: Corners,
+        counts: Mapping[int, int],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return new values of a parameter, and new memory of it where it was trained."""
         trained = [
             (cell.box, clients)
             for cell in cells(tuple(old.shape), corners)
-            if (clients := sum(self._clients[k] for k in cell.holders)) >= self._min_holders
+            if (clients := sum(counts[k] for k in cell.holders)) >= self._min_holders
         ]
         if not trained:
             return mean, {}

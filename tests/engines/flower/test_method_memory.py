@@ -1,4 +1,4 @@
-"""Methods with a memory and sets that travel, over a grid in this process."""
+"""Methods with a memory, sets and members that travel, over a grid in this process."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,6 @@ from .conftest import LocalGrid, population
 
 SETTINGS = {
     "rounds": 3,
-    "model.method": "scaffold",
     "model.ratios": [0.3, 0.6, 1.0],
     "data.train": 60,
     "data.test": 50,
@@ -43,10 +42,11 @@ def sha(result: nefl.RunResult) -> str:
 
 
 @pytest.mark.parametrize("choice", ["server", "client"])
+@pytest.mark.parametrize("method", ["scaffold", "nefl-w-within"])
 def test_same_bits_as_the_serial_engine_also_after_a_kill(
-    quick: dict[str, Any], tmp_path: Path, choice: str
+    quick: dict[str, Any], tmp_path: Path, method: str, choice: str
 ) -> None:
-    quick = with_settings(quick, SETTINGS)
+    quick = with_settings(quick, {**SETTINGS, "model.method": method})
     here = nefl.train(quick, tmp_path / "here")
     there = with_settings(quick, {"engine.flower": {"choice": choice, "poll": 0.01}})
     grid = LocalGrid(site_client(), population(4))

@@ -1,0 +1,69 @@
+"""A smaller member inside a client's own submodel: how it runs on the weights of that one."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nefl.nesting.corners import corner
+from nefl.nesting.inside import member_name
+
+
+class Member:
+    """A member that runs with leading corners of another model's tensors, and some of its own.
+
+    Corners are views: gradients reach the other model's parameters, and statistics that are shared
+    are the other's too. Nothing is copied.
+
+    Args:
+        number: the member's number, from 1.
+        module: its module, on the other model's device, with its own tensors in place; its shared
+            ones are never looked at.
+        own: the names of its own tensors.
+    """
+
+    def __init__(self, number: int, module: nn.Module, own: frozenset[str]) -> None:
+        self._number = number
+        self._module = module
+        self._own = own
+        places, tensors = _places(module), module.state_dict()
+        self._corners = {
+            name: corner(tensor.shape)
+            for name, tensor in tensors.items()
+            if name in places and name not in own
+        }
+
+    def run(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return the member's outputs with the corners of a model, in that model's mode."""
+        self._module.train(model.training)
+        theirs = model.state_dict(keep_vars=True)
+        shared = {name: theirs[name][where] for name, where in self._corners.items()}
+        # Tied tensors are given at each of their places, as views of the same one.
+        outputs: Tensor = functional_call(self._module, shared, (inputs,), tie_weights=False)
+        return outputs
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return its own parameters, by the names they travel by."""
+        named = self._module.named_parameters()
+        return {member_name(self._number, n): p for n, p in named if n in self._own}
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """Return its own tensors, statistics among them, by the names they travel by."""
+        tensors = self._module.state_dict().items()
+        return {member_name(self._number, n): t for n, t in tensors if n in self._own}
+
+
+def _places(module: nn.Module) -> set[str]:
+    """Return a name for each place of a tensor: a module that stands twice has its places once.
+
+    Given twice, torch would put the second value back as if it had been there before.
+    """
+    found: set[str] = set()
+    for prefix, child in module.named_modules():
+        for named in (child.named_parameters, child.named_buffers):
+            found |= {n for n, _ in named(prefix, recurse=False, remove_duplicate=False)}
+    return found
+
+
+Members = Mapping[int, Member]
+"""Members by their numbers."""
