@@ -260,3 +260,37 @@ def test_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert files.default_cache() == Path("xdg/nefl")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert files.default_cache() == Path.home() / ".cache" / "nefl"
+
+
+def test_a_changed_text_is_read_again_wherever_it_lies(tmp_path: Path) -> None:
+    root = tmp_path / "texts"
+    (root / "ann" / "letters").mkdir(parents=True)
+    files = [root / "bob.txt", root / "ann" / "a.txt", root / "ann" / "letters" / "b.txt"]
+    for file in files:
+        file.write_text("a" * 500)
+    (root / ".DS_Store").write_bytes(b"hidden" * 100)
+
+    def tokens() -> set[int]:
+        found = load_dataset(
+            "text", root=root, cache=tmp_path / "c", options={"length": 16}, learn="next-token"
+        )
+        return set(np.unique(found.train["tokens"]).tolist()) - {ord("\n")}
+
+    assert tokens() == {ord("a")}
+    for number, file in enumerate(files):
+        file.write_text("bcd"[number] * 510)
+        assert ord("bcd"[number]) in tokens()
+
+
+def test_what_is_gone_is_not_taken_from_another_task(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text('{"text": "hello world, hello", "label": "a"}\n' * 20)
+
+    def load(learn: str) -> Dataset:
+        options = {"length": 16}
+        return load_dataset("json-lines", root=path, cache=tmp_path, options=options, learn=learn)
+
+    for learn in ("next-token", "text-classification"):
+        load(learn)
+    path.unlink()
+    assert "label" not in load("next-token").train

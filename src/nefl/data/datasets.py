@@ -19,6 +19,7 @@ from nefl.data.columns import Dataset, Examples
 from nefl.data.idx import DEBIAN_FASHION_MNIST
 from nefl.data.readers import READERS, read_options
 from nefl.data.sources import HUB, OWN, content_digest, files_state, find_source
+from nefl.data.texts import text_files
 from nefl.errors import ConfigError, DataError
 from nefl.files import default_cache
 
@@ -57,7 +58,7 @@ def load_dataset(
     chosen = dict(options or {})
     path = _root_path(name, root)
     base = Path(cache) if cache is not None else default_cache()
-    prefix = _prefix(name, path, chosen)
+    prefix = _prefix(name, path, chosen, learn)
     if path is not None and not path.exists():
         kept = newest_cached(base, prefix)
         if kept is None:
@@ -95,7 +96,7 @@ def _source(
     if reader.wants and path is None:
         raise ConfigError(f"data set {name!r} needs a root: {reader.wants}")
     files = [Path(str(each)) for each in (path, getattr(chosen, "test_root", None)) if each]
-    state: dict[str, object] = {"learn": learn, **(files_state(files) if files else {})}
+    state: dict[str, object] = dict(files_state(files, text_files)) if files else {}
     if not reader.wants:
         state["python"] = sys.version  # scikit-learn's tables and the library's source
     return state, lambda: reader.read(path, chosen, learn)
@@ -107,8 +108,11 @@ def find_dataset(
     root: str | Path | None = None,
     cache: str | Path | None = None,
     options: Mapping[str, object] | None = None,
+    learn: str = "images",
 ) -> Presence:
     """Tell how near a data set is, without reading or fetching it.
+
+    Its arguments are those of `load_dataset`.
 
     Returns:
         `cached`, decoded before; `here`, to be read from where it lies; `absent`, to be fetched
@@ -121,7 +125,7 @@ def find_dataset(
     chosen = dict(options or {})
     path = _root_path(name, root)
     base = Path(cache) if cache is not None else default_cache()
-    if newest_cached(base, _prefix(name, path, chosen)) is not None:
+    if newest_cached(base, _prefix(name, path, chosen, learn)) is not None:
         return "cached"
     if path is None:
         if name not in DATASETS or DATASETS[name].hub is None:
@@ -137,9 +141,10 @@ def find_dataset(
     return "here"
 
 
-def _prefix(name: str, path: Path | None, options: Mapping[str, object]) -> str:
+def _prefix(name: str, path: Path | None, options: Mapping[str, object], learn: str) -> str:
     identity = {"root": str(path.absolute()) if path else None, "options": options}
-    return cache_prefix(name, identity)
+    # The same file is read otherwise for another task.
+    return cache_prefix(name, identity | ({"learn": learn} if name in READERS else {}))
 
 
 def _root_path(name: str, root: str | Path | None) -> Path | None:

@@ -227,16 +227,25 @@ def _synthetic_options(options: Mapping[str, object]) -> SyntheticOptions:
     return SyntheticOptions(**values)  # type: ignore[arg-type]  # checked above
 
 
-def files_state(paths: list[Path]) -> dict[str, object]:
+def _in_class_folders(path: Path) -> list[Path]:
+    return sorted(path.glob("*/*")) if path.is_dir() else [path]
+
+
+def files_state(
+    paths: list[Path], files_of: Callable[[Path], list[Path]] = _in_class_folders
+) -> dict[str, object]:
     """Size and time of every source file, or one digest of them where they are many.
+
+    Args:
+        paths: files and folders.
+        files_of: the files that are read of one of them.
 
     Raises:
         DataError: a file is missing.
     """
     listed: list[tuple[str, int, int]] = []
     for path in paths:
-        inner = sorted(path.glob("*/*")) if path.is_dir() else [path]
-        for file in inner:
+        for file in files_of(path):
             try:
                 found = file.stat()
             except OSError as error:

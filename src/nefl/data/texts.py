@@ -112,11 +112,18 @@ def read_text_files(root: Path, options: TextOptions) -> Examples:
     return next_token_examples(_files_below(root), options, str(root))
 
 
+def text_files(root: Path) -> list[Path]:
+    """Return a file, or all files below a folder but hidden ones, in order."""
+    if not root.is_dir():
+        return [root]
+    below = (path for path in root.rglob("*") if path.is_file())
+    return sorted(p for p in below if not any(s[0] == "." for s in p.relative_to(root).parts))
+
+
 def _files_below(root: Path) -> dict[str, list[bytes]]:
     """Return the text files of each first folder below a root."""
-    paths = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
     texts: dict[str, list[bytes]] = {}
-    for path in paths:
+    for path in text_files(root):
         below = path.relative_to(root).parts or (path.name,)
         texts.setdefault(below[0], []).append(path.read_bytes())
     if not texts:

@@ -317,7 +317,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     def absolute(path: str | None) -> str | None:
         return str(Path(path).absolute()) if path and Path(path).exists() else path
 
-    data = replace(config.data, root=absolute(config.data.root), cache=absolute(config.data.cache))
+    options = dict(config.data.options)
+    if isinstance(test_root := options.get("test_root"), str):
+        options["test_root"] = absolute(test_root)
+    root, cache = absolute(config.data.root), absolute(config.data.cache)
+    data = replace(config.data, root=root, cache=cache, options=options)
     partition = replace(config.partition, file=absolute(config.partition.file))
     weights, start = absolute(config.model.weights), absolute(config.model.start)
     model = replace(config.model, weights=weights, start=start)
