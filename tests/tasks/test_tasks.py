@@ -214,6 +214,10 @@ def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Pat
     assert sums[0] == sums[1] != ""
 
 
+def half_of_each(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, target, reduction="none")
+
+
 def half(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(outputs, target) / 2
 
@@ -250,3 +254,39 @@ def test_targets_that_the_loss_passes_over_are_not_measured() -> None:
     assert found["accuracy"] == 0.5
     assert found["cross-entropy"] == pytest.approx(float(task.loss_of(logits, target)))
     assert found["f1"] == pytest.approx((2 / 3 + 0) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"metrics": ("mae",)}, "metric mae: is of numbers"),
+        ({"labels": "x"}, "expected a whole number for each example"),
+        ({"class_names": ("no",)}, "go from 0 to 1; class_names has 1 name"),
+        ({"signature": Signature((7,), 2)}, "a step of submodel 1 failed"),
+        ({"loss": half_of_each}, "step"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_a_run(
+    changes: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(nefl.NeflError, match=complaint):
+        nefl.train(own("serial"), tmp_path / "run", task=in_memory(**changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_columns_may_be_lists_and_tensors(tmp_path: Path) -> None:
+    given = {"x": torch.zeros(8, 6), "y": [0, 1] * 4, "who": [0, 1, 2, 3, 4, 0, 1, 2]}
+    task = in_memory(train=given, test=given)
+    assert task.train["y"].dtype == np.int64
+    with pytest.raises(nefl.DataError, match="column 'y' holds list"):
+        in_memory(train={**given, "y": ["a"] * 8})
+    with pytest.raises(nefl.ConfigError, match="dict is none"):
+        nefl.train(own("serial"), tmp_path / "run", task={})  # type: ignore[arg-type]
+    with pytest.raises(nefl.ConfigError, match="leave them out"):
+        nefl.train(own("serial") | {"data": {"root": "x"}}, tmp_path / "run", task=in_memory())
+
+
+def test_accuracy_is_not_of_numbers() -> None:
+    settings = KINDS["table-regression"] | {"metrics": ["accuracy"]}
+    with pytest.raises(nefl.ConfigError, match="metric accuracy: is of classes"):
+        nefl.train(settings)

@@ -24,6 +24,7 @@ from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.config import EngineConfig, RunConfig
 from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.recipes import recipe_values
+from nefl.references import is_reference
 from nefl.report.reading.published import ALIKE
 from nefl.rounds import Observer
 from nefl.running import lifecycle
@@ -182,8 +183,9 @@ def with_engine(
 def describe(config: RunConfig, folder: Path) -> str:
     """Say in a line what is about to be trained."""
     clients = config.clients
+    learned = config.task if is_reference(config.task) else config.data.name
     return (
-        f"{config.model.name} {config.model.method} on {config.data.name} "
+        f"{config.model.name} {config.model.method} on {learned} "
         f"({config.partition.kind}), {clients.per_round} of {counted(clients.count, 'client')} a "
         f"round, {counted(config.rounds, 'round')}, seed {config.seed}, in {folder}"
     )

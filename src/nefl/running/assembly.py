@@ -37,6 +37,7 @@ from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
+from nefl.own_code import own_code
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan, travel_bytes
@@ -244,8 +245,10 @@ def arrange(config: RunConfig, task: Task) -> Setting:
     """
     family = family_of(config.model, task.signature, task.model_arguments())
     method_of(config.model).objective.check(config.local)
-    if is_reference(config.model.name) or method_reference(config.model.method):
+    own_task = is_reference(config.task) or config.task == GIVEN
+    if own_task or is_reference(config.model.name) or method_reference(config.model.method):
         _try_out(config, family, task)
+    _try_metrics(task)
     partition, tests = deal_examples(config, task)
     plan = _plan(config, family, partition, task.signature)
     return Setting(config, family, task, partition, tests, plan)
@@ -278,6 +281,23 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
 
     tried = try_out if is_reference(config.model.name) else try_method_out
     tried(config.model, family, task, inputs, task.make_target(rows), layout)
+
+
+def _try_metrics(task: Task) -> None:
+    """See that what is to be measured can be, of outputs such as the model's.
+
+    Raises:
+        NeflError: naming the metric that does not fit the task.
+    """
+    rows = rows_of(task.visible(task.test), np.arange(min(EXAMPLES, task.test_examples)))
+    target = task.make_target(rows)
+    outputs = torch.zeros(len(target), *task.signature.output_shape)
+    for metric in task.measured:
+        with own_code(f"metric {metric.name}"):
+            try:
+                task.measure(metric, outputs, target)
+            except ConfigError as error:
+                raise ConfigError(f"metric {metric.name}: {error}") from None
 
 
 def run_profiles(

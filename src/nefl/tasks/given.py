@@ -33,6 +33,12 @@ def keep_given(config: RunConfig, task: Task) -> tuple[RunConfig, Task]:
         ConfigError: if the configuration names a task or data of its own.
         DataError: if the cache cannot be written.
     """
+    if not isinstance(task, Task):
+        raise ConfigError(f"task: {type(task).__name__} is none; give a nefl.Task")
+    if config.task == "auto" and (config.data.root is not None or config.data.options):
+        raise ConfigError(
+            "data.root and data.options: the run is given its examples; leave them out"
+        )
     if config.task not in ("auto", GIVEN):
         raise ConfigError(f"task: the run is given one, and its settings name {config.task}")
     if config.metrics:

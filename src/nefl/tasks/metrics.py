@@ -48,6 +48,8 @@ IGNORED = -100
 
 def flat_logits(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return logits [n, classes] and targets [n], of a batch or of every token that counts."""
+    if target.is_floating_point() or outputs.shape[-1] < 2:
+        raise ConfigError("is of classes, and this task learns numbers; see what fits in the docs")
     logits, truth = outputs.reshape(-1, outputs.shape[-1]), target.reshape(-1)
     counted = truth != IGNORED
     return (logits, truth) if bool(counted.all()) else (logits[counted], truth[counted])
@@ -89,9 +91,18 @@ def _macro_f1(sums: Sums) -> float:
     return sum(scores) / len(scores) if scores else math.nan
 
 
+def _as_numbers(outputs: Tensor, target: Tensor) -> Tensor:
+    if outputs.numel() != target.numel():
+        each = outputs.numel() // max(target.numel(), 1)
+        raise ConfigError(
+            f"is of numbers, and this task has {each} outputs for a target; see what fits in the docs"
+        )
+    return outputs.reshape(target.shape)
+
+
 def _errors(power: int) -> Callable[[Tensor, Tensor], Tensor]:
     def sums(outputs: Tensor, target: Tensor) -> Tensor:
-        apart = (outputs.reshape(target.shape) - target).double().abs()
+        apart = (_as_numbers(outputs, target) - target).double().abs()
         return _pair(apart.pow(power).sum(), target.numel())
 
     return sums
@@ -100,7 +111,7 @@ def _errors(power: int) -> Callable[[Tensor, Tensor], Tensor]:
 def _spread(outputs: Tensor, target: Tensor) -> Tensor:
     """Return squared errors, targets, squared targets and their number."""
     truth = target.double()
-    apart = outputs.reshape(target.shape).double() - truth
+    apart = _as_numbers(outputs, target).double() - truth
     count = torch.tensor(float(target.numel()), dtype=torch.float64, device=target.device)
     return torch.stack((apart.square().sum(), truth.sum(), truth.square().sum(), count))
 

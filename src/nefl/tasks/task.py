@@ -20,6 +20,7 @@ from nefl.errors import ConfigError, DataError
 from nefl.nesting.signature import Signature
 from nefl.tasks.losses import LOSSES, TaskLoss
 from nefl.tasks.metrics import Metric, find_metric
+from nefl.wording import counted
 
 TAKEN = frozenset(
     (
@@ -85,7 +86,9 @@ class Task:
 
     def __post_init__(self) -> None:
         """Refuse a task that cannot be learned, naming what is missing."""
-        for part, columns in (("train", self.train), ("test", self.test)):
+        for part in ("train", "test"):
+            columns = {k: _as_array(v, k, self.name) for k, v in getattr(self, part).items()}
+            object.__setattr__(self, part, columns)
             count_rows(columns, f"task {self.name}: {part}")
         if self.train.keys() != self.test.keys():
             apart = sorted(self.train.keys() ^ self.test.keys())
@@ -105,9 +108,26 @@ class Task:
         if not self.metrics:
             raise ConfigError(f"task {self.name}: name a metric or more, the most important first")
         found = tuple(m if isinstance(m, Metric) else find_metric(m) for m in self.metrics)
+        if self.labels is not None:
+            self._check_labels(self.labels)
         _check_names([metric.name for metric in found], self.name)
         _check_plain({"facts": self.facts, "arguments": self.arguments}, self.name)
         object.__setattr__(self, "metrics", found)
+
+    def _check_labels(self, column: str) -> None:
+        for part in ("train", "test"):
+            labels = getattr(self, part)[column]
+            if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+                raise DataError(
+                    f"task {self.name}: {part} labels {column!r} are {labels.dtype} of shape "
+                    f"{labels.shape}; expected a whole number for each example"
+                )
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= len(self.class_names):
+                raise DataError(
+                    f"task {self.name}: {part} labels {column!r} go from {low} to {high}; "
+                    f"class_names has {counted(len(self.class_names), 'name')}, one for each"
+                )
 
     @property
     def measured(self) -> tuple[Metric, ...]:
@@ -180,6 +200,19 @@ class Task:
         return replace(
             self, train=data.train, test=data.test, folder=data.folder, checksums=data.checksums
         )
+
+
+def _as_array(values: Any, column: str, task: str) -> npt.NDArray[Any]:
+    """Return a column as an array; tensors and lists will do."""
+    if isinstance(values, np.ndarray):
+        return values
+    array = np.asarray(values)
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        raise DataError(
+            f"task {task}: column {column!r} holds {type(values).__name__} of {array.dtype}; "
+            "expected numbers in a numpy array"
+        )
+    return array
 
 
 def _check_names(metrics: Sequence[str], task: str) -> None:

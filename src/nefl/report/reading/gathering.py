@@ -76,6 +76,8 @@ def gather(runs: Sequence[Run]) -> list[Gathered]:
 def effective(run: Run) -> dict[str, Any]:
     """Return the settings that bear on a run's result, but for the seed."""
     settings = {k: v for k, v in run.settings.items() if not k.startswith(WITHOUT_EFFECT)}
+    if ":" in str(settings.get("task", "")):  # a task of one's own has its own examples
+        settings["data.name"] = settings["task"]
     if settings["data.name"] not in DATASETS:
         settings["data.root"] = run.settings.get("data.root")  # there the place is the data
     partition = {k: settings.pop(k) for k in list(settings) if k.startswith("partition.")}
