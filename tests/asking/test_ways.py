@@ -79,7 +79,7 @@ def test_rows_are_encoded_as_in_training(
     found = ask(way, path.read_bytes(), run)
     assert found.several
     facts = described.facts
-    scale = (torch.tensor(facts[key], dtype=torch.float32) for key in ("mean", "std"))
+    scale = (torch.tensor(facts[key], dtype=torch.float64) for key in ("mean", "std"))
     wanted = Standardised("features", *scale)({"features": torch.from_numpy(rows)})
     given = torch.cat(run.inputs)
     for row in wanted:
@@ -97,6 +97,20 @@ def test_rows_are_encoded_as_in_training(
     several = ask(way, json.dumps([one, one]).encode(), run, is_json=True)
     assert (several.several, len(several.each)) == (True, 2)
     assert set(json.loads(way.example)) == {"age", "colour", "member"}
+
+
+@pytest.mark.parametrize("spelled", [("True", "False"), ("true", "false", "unknown")])
+def test_truth_is_asked_about_as_training_spelled_it(
+    spelled: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    rows = [f"{spelled[i % len(spelled)]},{i % 2}\n" for i in range(12)]
+    path.write_text("smoker,y\n" + "".join(rows))
+    facts = read_table(path, TableOptions(learn="numbers")).facts
+    signature = Signature((len(spelled),), 1)
+    way, run = way_of(card("table-regression", signature, facts)), Seen(lambda x: x[:, :1])
+    ask(way, b'[{"smoker": true}, {"smoker": "%s"}]' % spelled[0].encode(), run)
+    assert torch.equal(*run.inputs[0])
 
 
 def test_a_table_of_arrays_has_columns_by_number() -> None:

@@ -9,7 +9,7 @@ import torch
 import nefl
 from nefl.artifacts.notes import stored_config
 from nefl.config.reading import config_from
-from nefl.running.assembly import assemble
+from nefl.running.assembly import assemble, with_absolute_paths
 
 
 @pytest.fixture
@@ -72,3 +72,13 @@ def test_a_file_that_does_not_fit_leaves_no_folder(
 
 def test_without_weights_the_identity_is_what_it_was(quick: dict[str, Any]) -> None:
     assert "weights" not in assemble(config_from(quick)).identity()
+
+
+def test_test_rows_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test.csv").touch()
+    values = {"data": {"name": "csv", "root": "train.csv", "options": {"test_root": "test.csv"}}}
+    found = with_absolute_paths(config_from(values))
+    assert found.data.options["test_root"] == str(tmp_path / "test.csv")

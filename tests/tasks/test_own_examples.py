@@ -113,6 +113,45 @@ def test_a_nodes_arrays(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="labels go beyond 0 to 2"):
         own(config, run, tmp_path / "mine.npz", tmp_path / "cache")
 
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y.astype(float))
+    with pytest.raises(DataError, match="3 classes are named; give whole numbers"):
+        own(config, run, tmp_path / "mine.npz", tmp_path / "cache")
+
+
+def test_a_nodes_csv_serves_a_run_of_arrays(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(6, 2)), np.arange(6) % 3
+    np.savez(tmp_path / "all.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    config, run = run_on("npz", tmp_path / "all.npz")
+    mine = tmp_path / "mine.csv"
+    mine.write_text("x1,x0,y\n1,2,1\n")
+    found = own(config, run, mine, tmp_path / "cache")
+    assert (rows_of(found, "features"), rows_of(found, "target")) == ([[2, 1]], [1])
+    mine.write_text("x1,x0\n1,2\n")
+    with pytest.raises(DataError, match="has no column 'y'"):
+        own(config, run, mine, tmp_path / "cache")
+
+
+def test_large_numbers_are_learned_in_units_of_their_deviation(tmp_path: Path) -> None:
+    moments = [1_700_000_000 + 10 * i for i in range(20)]
+    (tmp_path / "all.csv").write_text("at,y\n" + "".join(f"{m},{m + 5}.5\n" for m in moments))
+    _, run = run_on("csv", tmp_path / "all.csv")
+    rows = tensors(run)
+    inputs, target = run.make_inputs(rows), run.make_target(rows)
+    assert len(set(inputs[:, 0].tolist())) == len(set(target.tolist())) == 16
+    assert run.restore is not None
+    np.testing.assert_allclose(run.restore(target), run.train["target"], rtol=0, atol=1e-3)
+
+
+def test_a_client_has_so_many_texts_at_the_most(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    lines = [line | {"who": "ann" if place % 4 else "bob"} for place, line in enumerate(LINES)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    config, run = run_on("json-lines", path, length=16, most=4)
+    assert run.train_examples + run.test_examples == 4
+    _, each = run_on("json-lines", path, length=16, most=4, client="who")
+    assert each.train_examples + each.test_examples == 7  # of ann's nine, and bob's three
+    assert own(config, run, path, tmp_path / "cache").train_examples == 4
+
 
 def test_a_task_of_ones_own_reads_its_examples_itself(tmp_path: Path) -> None:
     config = config_from({"task": "own_task:ranges"})

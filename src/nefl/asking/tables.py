@@ -36,8 +36,7 @@ MISSING = frozenset(
 )  # fmt: skip
 """What stands for no number in a CSV file; the same as where tables are read for training."""
 
-_TRUTH = {"true": "True", "false": "False"}
-_BOOLEANS = frozenset(("", "True", "False"))
+_TRUTH = {True: "true", False: "false"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Tables(Light):
             raise misfit(card, f"{card.signature.outputs} outputs without names")
         self._names, self._facts = card.class_names, facts
         self._mean, self._std = (
-            torch.tensor(each, dtype=torch.float32) for each in (facts.mean, facts.std)
+            torch.tensor(each, dtype=torch.float64) for each in (facts.mean, facts.std)
         )
         usual = {
             c.name: c.words[0] if c.words else float(f"{c.missing:.4g}") for c in facts.columns
@@ -98,9 +97,9 @@ class Tables(Light):
         rows, several = read_rows(data, where, is_json=is_json)
         columns = self._facts.columns
         table = {column.name: _column(column, rows, where) for column in columns}
-        with np.errstate(over="ignore"):  # looked at by `finite`
-            numbers = torch.from_numpy(encode(table, columns))
-        outputs = run_in_parts(run, finite((numbers - self._mean) / self._std, where))
+        numbers = torch.from_numpy(encode(table, columns))
+        inputs = ((numbers - self._mean) / self._std).to(torch.float32)
+        outputs = run_in_parts(run, finite(inputs, where))
         if self._names:
             return Answers(tuple(tell_classes(outputs, self._names)), several)
         facts = self._facts
@@ -162,12 +161,13 @@ def _column(column: Column, rows: Iterable[Mapping[str, Any]], where: str) -> np
 
 
 def _word(column: Column, value: object, at: str) -> str:
-    """Return a word as training had it: nothing is the empty word, truth is True or False."""
+    """Return a word as training had it: nothing is the empty word, truth is spelled as there."""
     if isinstance(value, list | dict):
         raise DataError(f"{at}: expected a word")
     word = "" if value is None else str(value)
-    if _BOOLEANS.issuperset(column.words):
-        word = _TRUTH.get(word.lower(), word)
+    if isinstance(value, bool):
+        truth = _TRUTH[value]
+        word = next((each for each in column.words if each.lower() == truth), truth)
     if word not in column.words:
         known = ", ".join(repr(each) for each in column.words[:20])
         raise DataError(f"{at}: is {word[:80]!r}, of which nothing was learned; there are {known}")

@@ -13,9 +13,27 @@ from nefl.errors import DataError
 _MOST_NAMED = 20  # names in a message
 
 
+MAX_CLASSES = 100_000
+"""Classes that labels without names may have; more are hardly classes."""
+
+
 def numbered_classes(count: int) -> tuple[str, ...]:
     """Return the names of classes that have none: their numbers."""
     return tuple(map(str, range(count)))
+
+
+def classes_up_to(largest: int, source: str) -> tuple[str, ...]:
+    """Return the names of classes that have none, from the largest of their labels.
+
+    Raises:
+        DataError: if the source has too many.
+    """
+    if largest >= MAX_CLASSES:
+        raise DataError(
+            f"{source}: has label {largest}, expected less than {MAX_CLASSES}; number the "
+            "classes from 0"
+        )
+    return numbered_classes(largest + 1)
 
 
 def labels_by_name(found: Sequence[str], classes: Sequence[str], source: str) -> Labels:
@@ -27,9 +45,12 @@ def labels_by_name(found: Sequence[str], classes: Sequence[str], source: str) ->
         source: the file or folder at fault if there is no such class.
 
     Raises:
-        DataError: naming the classes that are not among them.
+        DataError: naming the classes that are not among them, or that share a name.
     """
     label_of = {name: label for label, name in enumerate(classes)}
+    if len(label_of) < len(classes):
+        twice = [name for label, name in enumerate(classes) if label_of[name] != label]
+        raise DataError(f"{source}: several classes are called {_listed(twice)}; name them apart")
     unknown = [name for name in found if name not in label_of]
     if unknown:
         raise DataError(

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.data.arrays import Decoded, Split, as_images, make_split
-from nefl.data.class_names import numbered_classes
+from nefl.data.class_names import classes_up_to
 from nefl.errors import DataError
 from nefl.own_code import call_own
 from nefl.references import import_function
 
 _MOST_PACKED = 100
 _MIN_BOMB = 64 * 2**20
-_MAX_CLASSES = 100_000
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -103,12 +102,7 @@ def decoded_arrays(arrays: Mapping[str, npt.ArrayLike], source: str) -> Decoded:
     train, test = (_split(arrays, part, classes, source) for part in ("train", "test"))
     if names is None:
         largest = max(split.labels.max(initial=-1) for split in (train, test))
-        if largest >= _MAX_CLASSES:
-            raise DataError(
-                f"{source}: has label {largest}, expected less than {_MAX_CLASSES}; number the "
-                "classes from 0"
-            )
-        names = numbered_classes(int(largest) + 1)
+        names = classes_up_to(int(largest), source)
     return Decoded(train, test, names)
 
 

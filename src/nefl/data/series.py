@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nefl.data.class_names import labels_by_name
+from nefl.data.class_names import classes_up_to, labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners
 from nefl.data.tables import Column
@@ -45,28 +45,47 @@ def number_examples(arrays: Mapping[str, npt.NDArray[Any]], source: str, column:
         column: what the examples become: `SERIES` or `FEATURES`.
 
     Raises:
-        DataError: if an array is missing, of another shape, or holds no numbers.
+        DataError: if an array is missing, of another shape, or holds no numbers; or if targets are
+            classes here and numbers there.
     """
-    owners, _ = number_owners(arrays.get("client_train"))
+    owners, _ = number_owners(arrays.get("client_train"), f"{source}: client_train")
     parts = []
     for part in ("train", "test"):
         x, y = (_taken(arrays, f"{letter}_{part}", source) for letter in "xy")
         x = x[:, None] if x.ndim == 2 and column == SERIES else x
         _check_numbers(x, y, column, part, source)
-        whole = np.issubdtype(y.dtype, np.integer)
-        target = y.astype(np.int64) if whole else y.astype(np.float32)
-        parts.append({column: np.ascontiguousarray(x, dtype=np.float32), TARGET: target})
+        target = y.astype(np.int64 if np.issubdtype(y.dtype, np.integer) else np.float64)
+        exact = np.float32 if column == SERIES else np.float64
+        parts.append({column: np.ascontiguousarray(x, dtype=exact), TARGET: target})
         if owners is not None:
             # Whose a test example is does not matter: nobody trains on it.
             parts[-1][CLIENT] = owners if part == "train" else np.zeros(len(x), np.int64)
     names = [str(name) for name in arrays.get("class_names", ())]
-    labels = [part[TARGET] for part in parts]
-    if np.issubdtype(labels[0].dtype, np.integer):
-        found = int(max(each.max(initial=-1) for each in labels)) + 1
-        names = names or [str(number) for number in range(found)]
-        if found > len(names) or min(each.min(initial=0) for each in labels) < 0:
-            raise DataError(f"{source}: labels go beyond 0 to {len(names) - 1}, the classes named")
-    return described(parts[0], parts[1], names, column)
+    return described(
+        parts[0], parts[1], _classes([part[TARGET] for part in parts], names, source), column
+    )
+
+
+def _classes(targets: list[npt.NDArray[Any]], names: list[str], source: str) -> list[str]:
+    """Return the names of the classes that targets are; none if they are numbers to foretell."""
+    whole = [np.issubdtype(each.dtype, np.integer) for each in targets]
+    if any(whole) != all(whole) or (names and not all(whole)):
+        found = ", ".join(
+            f"y_{part} has {'whole numbers' if each else 'fractions'}"
+            for part, each in zip(PARTS, whole, strict=True)
+        )
+        named = f", and {len(names)} classes are named" if names else ""
+        raise DataError(
+            f"{source}: {found}{named}; give whole numbers (an integer dtype) for classes, and "
+            "fractions without class_names for numbers to foretell"
+        )
+    if not all(whole):
+        return []
+    largest = int(max(each.max(initial=-1) for each in targets))
+    names = names or list(classes_up_to(largest, source))
+    if largest >= len(names) or min(each.min(initial=0) for each in targets) < 0:
+        raise DataError(f"{source}: labels go beyond 0 to {len(names) - 1}, the classes named")
+    return names
 
 
 def own_arrays(
@@ -136,6 +155,7 @@ def described(
         facts["columns"] = [
             asdict(Column(f"x{place}", missing=mean)) for place, mean in enumerate(facts["mean"])
         ]
+        facts["target"] = "y"  # what a CSV file of more such rows calls it
     if not class_names:
         facts["target_mean"] = float(train[TARGET].mean())
         facts["target_std"] = float(train[TARGET].std()) or 1.0

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.data.subsets import Labels, choose_part
+from nefl.errors import DataError
 
 
 def split_rows(
@@ -29,10 +30,18 @@ def split_rows(
 
 
 def number_owners(
-    column: npt.NDArray[Any] | None,
+    column: npt.NDArray[Any] | None, source: str
 ) -> tuple[npt.NDArray[np.int64] | None, list[str]]:
-    """Return owners as numbers from 0, and their names in that order."""
+    """Return owners as numbers from 0, and their names in that order.
+
+    Raises:
+        DataError: if a row of the source is nobody's.
+    """
     if column is None:
         return None, []
-    names, numbers = np.unique(column.astype(str), return_inverse=True)
+    owners = column.astype(str)
+    missing = np.isnan(column) if np.issubdtype(column.dtype, np.floating) else owners == ""
+    if missing.any():
+        raise DataError(f"{source}: row {int(np.argmax(missing))} does not say whose it is")
+    names, numbers = np.unique(owners, return_inverse=True)
     return numbers.astype(np.int64), [str(name) for name in names]

@@ -1,10 +1,11 @@
 """Tables: rows of numbers and words, from CSV, JSON lines, or scikit-learn's own.
 
-A table becomes three columns: `features`, float32 [N, F], in which a column of words has a number
+A table becomes three columns: `features`, float64 [N, F], in which a column of words has a number
 for each of its words; `target`, the class or number to learn; and, where a column says whose a
 row is, `client`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
+from nefl.data.table_files import Table, read_file
 from nefl.errors import ConfigError, DataError
 
 FEATURES, TARGET, CLIENT = "features", "target", "client"
@@ -80,22 +82,21 @@ class Column:
     missing: float = 0.0
 
 
-Table = Mapping[str, npt.NDArray[Any]]
-"""Columns as they stand in a file: float64 numbers (NaN where one is missing), or str objects."""
-
-
 def read_table(path: Path, options: TableOptions) -> Examples:
     """Read a CSV file or JSON lines.
 
     Raises:
         DataError: the file does not parse, or has no such column.
     """
-    table = _read_file(path)
+    table = read_file(path)
     if options.test_root is None:
         return table_examples(table, options, str(path))
-    other = _read_file(Path(options.test_root))
+    test = Path(options.test_root)
+    other = read_file(test, [name for name, values in table.items() if values.dtype == object])
     if missing := sorted(set(table) - set(other)):
-        raise DataError(f"{options.test_root}: has no column {missing[0]!r}, {path} has")
+        raise DataError(f"{test}: has no column {missing[0]!r}, {path} has")
+    for name, values in table.items():
+        _check_sort(other[name], name, test, words=values.dtype == object, others=f"{path}'s")
     rows = len(next(iter(table.values())))
     joined = {name: np.concatenate([table[name], other[name]]) for name in table}
     return table_examples(joined, options, str(path), train_rows=rows)
@@ -119,34 +120,6 @@ def read_sklearn(name: str, options: TableOptions) -> Examples:
     return table_examples(table, options, name)
 
 
-def _read_file(path: Path) -> Table:
-    import pyarrow as pa
-    from pyarrow import csv, json
-
-    try:
-        read = json.read_json if path.suffix in (".jsonl", ".ndjson", ".json") else csv.read_csv
-        table = read(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a table ({error})") from error
-    if not table.num_rows:
-        raise DataError(f"{path}: has no rows")
-    return {name: _as_numpy(table[name], name, path) for name in table.column_names}
-
-
-def _as_numpy(column: Any, name: str, path: Path) -> npt.NDArray[Any]:
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        values = ["" if value is None else str(value) for value in column.to_pylist()]
-        return np.asarray(values, dtype=object)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    if pa.types.is_temporal(kind):
-        return np.asarray([str(value) for value in column.to_pylist()], dtype=object)
-    raise DataError(f"{path}: column {name!r} holds {kind}; expected numbers or words")
-
-
 def table_examples(
     table: Table, options: TableOptions, source: str, train_rows: int | None = None
 ) -> Examples:
@@ -160,15 +133,11 @@ def table_examples(
 
     Raises:
         DataError: if a column is not there or cannot be used.
+        ConfigError: if one column is to serve as two things.
     """
-    target = options.target if options.target is not None else list(table)[-1]
-    others = [name for name in table if name not in (target, options.client)]
-    features = list(options.features) if options.features is not None else others
-    for name in (target, options.client, *features):
-        if name is not None and name not in table:
-            raise DataError(f"{source}: has no column {name!r}; there are {', '.join(table)}")
+    target, features = _roles(table, options, source)
     rows = len(table[target])
-    owners, owner_names = number_owners(table.get(options.client or ""))
+    owners, owner_names = number_owners(table.get(options.client or ""), source)
     values, names = _learnt(table[target], options.learn, f"{source}: {target}")
     parts = split_rows(rows, values if names else None, options.test, options.seed, train_rows)
     described = _described(table, features, parts[0], source)
@@ -176,7 +145,7 @@ def table_examples(
     if owners is not None:
         columns[CLIENT] = owners
     train, test = ({name: column[part] for name, column in columns.items()} for part in parts)
-    numbers = train[FEATURES].astype(np.float64)
+    numbers = train[FEATURES]
     deviation = numbers.std(axis=0)
     facts: dict[str, Any] = {
         "class_names": names,
@@ -192,6 +161,25 @@ def table_examples(
     return Examples(train, test, facts)
 
 
+def _roles(table: Table, options: TableOptions, source: str) -> tuple[str, list[str]]:
+    """Return the column to learn and those to learn from."""
+    others = [name for name in table if name != options.client]
+    if options.target is None and not others:
+        raise DataError(f"{source}: has no column to learn")
+    target = options.target if options.target is not None else others[-1]
+    rest = [name for name in others if name != target]
+    features = rest if options.features is None else list(options.features)
+    for name in (target, options.client, *features):
+        if name is not None and name not in table:
+            raise DataError(f"{source}: has no column {name!r}; there are {', '.join(table)}")
+    if target == options.client:
+        raise ConfigError(f"data.options.client is {target!r}, the column to learn; name another")
+    for name, what in ((target, "the column to learn"), (options.client, "whose a row is")):
+        if name in features:
+            raise ConfigError(f"data.options.features has {name!r}, {what}; leave it out there")
+    return target, features
+
+
 def own_table(path: Path, facts: Mapping[str, Any]) -> Columns:
     """Return the rows of a client's own table, encoded as all clients' are.
 
@@ -202,25 +190,36 @@ def own_table(path: Path, facts: Mapping[str, Any]) -> Columns:
     Raises:
         DataError: if a column is missing or of another sort, or a class is not the run's.
     """
-    table = _read_file(path)
     columns = [Column(c["name"], tuple(c["words"]), float(c["missing"])) for c in facts["columns"]]
-    for column in (*columns, Column(facts["target"])):
-        if column.name not in table:
-            raise DataError(f"{path}: has no column {column.name!r}; there are {', '.join(table)}")
-        if column.words and table[column.name].dtype != object:
-            raise DataError(f"{path}: column {column.name!r} holds numbers, the run's words")
-        if not column.words and column.name != facts["target"]:
-            _check_numbers(table[column.name], column.name, path)
-    names = facts["class_names"]
+    names, learnt = facts["class_names"], facts["target"]
+    words = [column.name for column in columns if column.words]
+    table = read_file(path, words if all(map(_is_number, names)) else [*words, learnt])
+    for name in (*(column.name for column in columns), learnt):
+        if name not in table:
+            raise DataError(f"{path}: has no column {name!r}; there are {', '.join(table)}")
+    for column in columns:
+        values = table[column.name]
+        _check_sort(values, column.name, path, words=bool(column.words), others="the run's")
     learn = "classes" if names else "numbers"
-    values, found = _learnt(table[facts["target"]], learn, f"{path}: {facts['target']}")
+    values, found = _learnt(table[learnt], learn, f"{path}: {learnt}")
     target = labels_by_name(found, names, str(path))[values] if names else values
     return {FEATURES: encode(table, columns), TARGET: target}
 
 
-def _check_numbers(values: npt.NDArray[Any], name: str, path: Path) -> None:
-    if values.dtype == object:
-        raise DataError(f"{path}: column {name!r} holds words, the run's numbers")
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _check_sort(
+    values: npt.NDArray[Any], name: str, path: Path, *, words: bool, others: str
+) -> None:
+    sorts = ("numbers", "words")
+    found = values.dtype == object
+    if found != words:
+        raise DataError(f"{path}: column {name!r} holds {sorts[found]}, {others} {sorts[words]}")
 
 
 def _learnt(
@@ -228,8 +227,9 @@ def _learnt(
 ) -> tuple[npt.NDArray[Any], list[str]]:
     """Return classes with their names, or numbers and no names."""
     words = column.dtype == object
-    if not words and np.isnan(column).any():
-        raise DataError(f"{source}: row {int(np.argmax(np.isnan(column)))} has nothing to learn")
+    missing = column == "" if words else np.isnan(column)
+    if missing.any():
+        raise DataError(f"{source}: row {int(np.argmax(missing))} has nothing to learn")
     if learn == "numbers" and words:
         raise DataError(f"{source}: holds words; set data.options.learn to 'classes'")
     if learn == "auto":
@@ -239,10 +239,15 @@ def _learnt(
         if words and kinds > MAX_WORDS:
             raise DataError(f"{source}: {kinds} different words; expected {MAX_WORDS} or fewer")
     if learn == "numbers":
-        return column.astype(np.float32), []
+        return column.astype(np.float64), []
     kinds_, labels = np.unique(column, return_inverse=True)
-    names = [str(kind) if words else f"{kind:g}" for kind in kinds_]
+    names = [str(kind) if words else _name_of(float(kind)) for kind in kinds_]
     return labels.astype(np.int64), names
+
+
+def _name_of(number: float) -> str:
+    """Return the shortest text that only this number has."""
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _described(
@@ -268,7 +273,7 @@ def _described(
     return columns
 
 
-def encode(table: Table, columns: Sequence[Column]) -> npt.NDArray[np.float32]:
+def encode(table: Table, columns: Sequence[Column]) -> npt.NDArray[np.float64]:
     """Return all columns as numbers [rows, features]; a word that is not known has a 1 nowhere."""
     encoded: list[npt.NDArray[Any]] = []
     for column in columns:
@@ -277,4 +282,4 @@ def encode(table: Table, columns: Sequence[Column]) -> npt.NDArray[np.float32]:
             encoded += [(values == word).astype(np.float64) for word in column.words]
         else:
             encoded.append(np.where(np.isfinite(values), values, column.missing))
-    return np.stack(encoded, axis=1).astype(np.float32)
+    return np.stack(encoded, axis=1)

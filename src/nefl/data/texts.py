@@ -83,7 +83,8 @@ def read_stdlib_packages(options: TextOptions) -> Examples:
         cut = _cut(b"\n".join(texts[name]), options.length)[: options.most]
         rows.append(cut)
         labels.append(np.full(len(cut), label, np.int64))
-    return _labelled(np.concatenate(rows), np.concatenate(labels), chosen, None, options)
+    joined = np.concatenate(rows), np.concatenate(labels)
+    return _labelled(*joined, chosen, None, options, "stdlib-packages")
 
 
 def stdlib_texts() -> dict[str, list[bytes]]:
@@ -141,16 +142,32 @@ def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Exam
     texts = [str(text).encode() for text in _column(table, options.text, path)]
     owner = None if options.client is None else np.asarray(_column(table, options.client, path))
     if classify:
+        kept = _first_of_each(owner, len(texts), options.most)
         names, labels = np.unique(
             np.asarray([str(each) for each in _column(table, options.label, path)]),
             return_inverse=True,
         )
-        rows = np.stack([padded(text, options.length) for text in texts])
-        return _labelled(rows, labels.astype(np.int64), list(map(str, names)), owner, options)
+        rows = np.stack([padded(texts[place], options.length) for place in kept])
+        labels, owner = labels[kept].astype(np.int64), None if owner is None else owner[kept]
+        return _labelled(rows, labels, list(map(str, names)), owner, options, str(path))
     gathered: dict[str, list[bytes]] = {}
     for place, text in enumerate(texts):
         gathered.setdefault("all" if owner is None else str(owner[place]), []).append(text)
     return next_token_examples(gathered, options, str(path), owned=owner is not None)
+
+
+def _first_of_each(
+    owner: npt.NDArray[Any] | None, rows: int, most: int | None
+) -> npt.NDArray[np.int64]:
+    """Return the first rows of every client, at most so many each; all rows are one's if nobody's.
+
+    They stay in order.
+    """
+    everything = np.arange(rows, dtype=np.int64)
+    if most is None or owner is None:
+        return everything[:most]
+    each = [everything[owner == name][:most] for name in np.unique(owner)]
+    return np.sort(np.concatenate(each))
 
 
 def own_texts(path: Path, options: TextOptions, facts: Mapping[str, Any]) -> Columns:
@@ -171,9 +188,10 @@ def own_texts(path: Path, options: TextOptions, facts: Mapping[str, Any]) -> Col
         if not len(tokens):
             raise DataError(f"{path}: too little text for a row of {options.length} tokens")
         return {TOKENS: tokens, CLIENT: np.zeros(len(tokens), np.int64)}
-    names = [str(each) for each in _column(table, options.label, path)]
+    names = [str(each) for each in _column(table, options.label, path)][: options.most]
     labels = labels_by_name(names, facts["class_names"], str(path))
-    return {TOKENS: np.stack([padded(text, options.length) for text in texts]), LABEL: labels}
+    rows = np.stack([padded(text, options.length) for text in texts[: options.most]])
+    return {TOKENS: rows, LABEL: labels}
 
 
 def _read_lines(path: Path) -> Mapping[str, Sequence[Any]]:
@@ -239,8 +257,9 @@ def _labelled(
     names: Sequence[str],
     owner: npt.NDArray[Any] | None,
     options: TextOptions,
+    source: str,
 ) -> Examples:
-    owners, owner_names = number_owners(owner)
+    owners, owner_names = number_owners(owner, source)
     columns: dict[str, npt.NDArray[Any]] = {TOKENS: rows, LABEL: labels}
     if owners is not None:
         columns[CLIENT] = owners

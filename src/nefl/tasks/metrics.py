@@ -95,7 +95,7 @@ def _as_numbers(outputs: Tensor, target: Tensor) -> Tensor:
     if outputs.numel() != target.numel():
         each = outputs.numel() // max(target.numel(), 1)
         raise ConfigError(
-            f"is of numbers, and this task has {each} outputs for a target; see what fits in the docs"
+            f"is of numbers, and this task has {each} outputs for a target; see what fits in docs"
         )
     return outputs.reshape(target.shape)
 

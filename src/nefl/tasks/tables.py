@@ -22,8 +22,10 @@ class Standardised:
 
     def __call__(self, rows: Rows, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
         """Return float32."""
-        values = rows[self.column].to(torch.float32)
-        return (values - self.mean.to(values.device)) / self.std.to(values.device)
+        values = rows[self.column]
+        if values.dtype != torch.float64:  # in which neighbouring dates are still apart
+            values = values.to(torch.float32)
+        return ((values - self.mean.to(values)) / self.std.to(values)).to(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class InUnits:
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the numbers as people know them."""
-        return values * self.std + self.mean
+        return values.double() * self.std + self.mean
 
 
 def table_task(data: Dataset) -> Task:
@@ -56,7 +58,7 @@ def number_task(data: Dataset, column: str, what: str) -> Task:
     facts = dict(data.facts)
     shape = tuple(data.train[column].shape[1:])
     fitting = (len(facts["mean"]),) + (1,) * (len(shape) - 1)
-    mean, std = (torch.tensor(facts[k], dtype=torch.float32).view(fitting) for k in ("mean", "std"))
+    mean, std = (torch.tensor(facts[k], dtype=torch.float64).view(fitting) for k in ("mean", "std"))
     names = tuple(facts["class_names"])
     shared: dict[str, Any] = {
         "name": data.name,
@@ -80,9 +82,10 @@ def number_task(data: Dataset, column: str, what: str) -> Task:
             class_names=names,
         )
     center, scale = float(facts["target_mean"]), float(facts["target_std"])
+    units = [torch.tensor(each, dtype=torch.float64) for each in (center, scale)]
     return Task(
         **shared,
-        target=Standardised(TARGET, torch.tensor(center), torch.tensor(scale)),
+        target=Standardised(TARGET, *units),
         loss="squared-error",
         metrics=("mae", "rmse", "r2"),
         restore=InUnits(center, scale),
