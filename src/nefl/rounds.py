@@ -10,7 +10,7 @@ from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.sets import travel_layout
 from nefl.nesting.spec import Family
-from nefl.server.check import not_finite_in
+from nefl.server.check import NOT_FINITE, not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
@@ -272,10 +272,13 @@ def _why_not(after: ServerState, report: RoundReport, quorum: float) -> tuple[st
     counted = sum(report.trained.values())
     if not counted or counted < quorum * report.tasks:
         last = report.failures[-1].reason if report.failures else "no device fits any submodel"
-        return (
-            f"only {counted} of {report.tasks} updates counted ({last})",
-            "mend the clients, or lower server.quorum, then resume",
-        )
+        remedy = "mend the clients, or lower server.quorum, then resume"
+        if NOT_FINITE in last:  # training went out of bounds, as a rule everywhere at once
+            remedy = (
+                "if that is so at every client, start anew with a smaller local.learning_rate; "
+                f"else {remedy}"
+            )
+        return f"only {counted} of {report.tasks} updates counted ({last})", remedy
     culprit = not_finite_in(after)
     if culprit is not None:
         remedy = (

@@ -17,6 +17,9 @@ SMALL = 1 << 16
 """Elements below which tensors are probed together: the calls would cost more than the work."""
 
 
+NOT_FINITE = "values that are not finite"
+
+
 def check_update(
     update: ClientUpdate, family: Family, round_number: int, sends: Collection[str] = ()
 ) -> None:
@@ -75,7 +78,7 @@ def _check_tensors(who: str, what: str, tensors: Tensors, layout: Layout) -> Non
             raise UpdateError(f"{who}: {what}{name} has dtype {tensor.dtype}, not {info.dtype}")
     culprit = first_not_finite(tensors)
     if culprit is not None:
-        raise UpdateError(f"{who}: {what}{culprit} has values that are not finite")
+        raise UpdateError(f"{who}: {what}{culprit} has {NOT_FINITE}")
 
 
 def _check_numbers(task: TrainTask) -> None:
