@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from nefl.own_code import own_code
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan, travel_bytes
+from nefl.running.counted import counted_once
 from nefl.running.tryout import EXAMPLES, try_method_out, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
@@ -313,7 +313,7 @@ def run_profiles(
     copies = optimiser_copies(local) + len(objective.keeps) + sum(map(len, ways))
     # What the user's own code builds may have no hash to be remembered by.
     own = is_reference(config.model.name) or method_reference(config.model.method) is not None
-    count = profile_family if own else _counted_once
+    count = profile_family if own else counted_once
     return tuple(
         replace(
             profile,
@@ -321,9 +321,6 @@ def run_profiles(
         )
         for profile in count(family, signature, local.batch_size, copies)
     )
-
-
-_counted_once = lru_cache(maxsize=64)(profile_family)
 
 
 def optimiser_copies(local: LocalConfig) -> int:
