@@ -65,7 +65,7 @@ def test_table_for_people() -> None:
         (["resnet18", "--ratios", "a,b"], "give numbers"),
         (["resnet18", "--input", "32x32"], "channels, height and width"),
         (["resnet18", "--input", "3x2x2"], "8 to 1024"),
-        (["resnet18", "--classes", "0"], "classes 0"),
+        (["resnet18", "--classes", "0"], "outputs 0"),
         (["resnet18", "--batch", "0"], "batch 0"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_is_said_of_a_model_of_ones_own(
     assert "an element is in 1 submodel or more" in told
     assert "of 1 client or more" in told
     for nothing in (["--classes", "0"], ["--input", "0x8x8"]):
-        assert "give 1 or more" in str(invoke(app, [*own, *nothing]).exception)
+        assert ": give " in str(invoke(app, [*own, *nothing]).exception)
     guessed = invoke(app, ["profile", "fusednet_told:flat"]).exception
     assert isinstance(guessed, OwnCodeError)
     assert "3x32x32 was taken: give that of your data" in str(guessed)
