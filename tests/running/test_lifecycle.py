@@ -59,7 +59,7 @@ def test_a_run_leaves_a_folder_behind(quick: dict[str, Any], tmp_path: Path) -> 
     assert all(0 <= a <= 1 for a in summary["accuracy"])
     rounds = [e for e in read_log(tmp_path / "run") if e["event"] == "round"]
     assert [e["round"] for e in rounds] == [1, 2, 3, 4]
-    assert ["accuracy" in e for e in rounds] == [False, True, False, True]
+    assert ["metrics" in e for e in rounds] == [False, True, False, True]
     assert sum(sum(e["trained"].values()) for e in rounds) == 16
     assert summary["bytes_up"] == sum(e["bytes_up"] for e in rounds) > 0
     scores = evaluate(tmp_path / "run")
