@@ -447,10 +447,10 @@ def test_changed_images_are_refused(
     (tmp_path / "own_layers.py").write_text("def turned(x):\n    return x[:, ::-1]\n")
     monkeypatch.delitem(sys.modules, "own_layers")
     monkeypatch.delitem(sys.modules, "own_code")
-    with pytest.raises(RunError, match="images changed since the run was started"):
+    with pytest.raises(RunError, match="data changed since the run was started"):
         resume(run, changed_code=True)
     for look in (evaluate, draw_partition, open_run):
-        with pytest.raises(RunError, match="images changed since the run was started"):
+        with pytest.raises(RunError, match="data changed since the run was started"):
             look(run)
 
 
