@@ -210,3 +210,13 @@ def test_arrays_have_classes_or_numbers(changed: dict[str, Any], said: str) -> N
 def test_classes_of_one_name_are_refused() -> None:
     with pytest.raises(DataError, match="it: several classes are called 'a'; name them apart"):
         labels_by_name(["a"], ["a", "b", "a"], "it")
+
+
+def test_whole_numbers_that_are_hardly_classes_are_asked_about(tmp_path: Path) -> None:
+    """A price is a number to foretell, though it has no fraction."""
+    path = tmp_path / "prices.csv"
+    path.write_text("area,price\n" + "\n".join(f"{n},{1000 + 7 * n}" for n in range(40)))
+    with pytest.raises(DataError, match=r"price: 40 different whole numbers in 40 rows"):
+        read_table(path, TableOptions())
+    assert not read_table(path, TableOptions(learn="numbers")).facts["class_names"]
+    assert len(read_table(path, TableOptions(learn="classes")).facts["class_names"]) == 40

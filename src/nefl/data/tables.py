@@ -22,6 +22,9 @@ from nefl.errors import ConfigError, DataError
 
 FEATURES, TARGET, CLIENT = "features", "target", "client"
 
+FEW = 3
+"""Rows that a class has on average, or whole numbers are hardly classes."""
+
 MAX_WORDS = 100
 """Different words that a column may have to be taken as kinds of something."""
 
@@ -238,6 +241,11 @@ def _learnt(
         learn = "classes" if whole and kinds <= MAX_WORDS else "numbers"
         if words and kinds > MAX_WORDS:
             raise DataError(f"{source}: {kinds} different words; expected {MAX_WORDS} or fewer")
+        if learn == "classes" and not words and kinds > len(column) // FEW:
+            raise DataError(
+                f"{source}: {kinds} different whole numbers in {len(column)} rows; set "
+                "data.options.learn to 'numbers' to foretell them, or to 'classes'"
+            )
     if learn == "numbers":
         return column.astype(np.float64), []
     kinds_, labels = np.unique(column, return_inverse=True)
