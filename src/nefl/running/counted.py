@@ -41,9 +41,13 @@ def counted_once(
         return _ADAPTER.validate_python(parse_json(read_small(path)))
     found = tuple(profile_family(family, signature, batch_size, copies))
     text = json.dumps([asdict(profile) for profile in found])
+
+    def fill(beside: Path) -> None:
+        beside.write_text(text, encoding="utf-8")
+
     with suppress(OSError, NeflError):  # a cache that cannot be written costs time, nothing else
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda to: to.write_text(text, encoding="utf-8"))
+        write_atomically(path, fill)
     return found
 
 
