@@ -106,7 +106,7 @@ def test_a_module_that_cannot_be_traced_is_taken_as_it_is() -> None:
 )
 def test_step_sizes_of_texts_go_into_heads_and_feed_forward(signature: Signature) -> None:
     build = ModelBuilder("decoder_tiny", signature)
-    module = build(SubmodelSpec(((0.7, 0.0, 1.0, 0.4),), 0.5)).eval()
+    module = build(SubmodelSpec(((0.7, 0.0, 1.0, 0.4, 1.0),), 0.5)).eval()
     inputs = signature.noise(3)
     with torch.no_grad():
         wanted = module(inputs)
