@@ -49,7 +49,9 @@ def main() -> None:
 
     An error of the user's own code keeps its traceback, below that line.
     """
-    logging.getLogger("nefl").addHandler(LogHandler())
+    log = logging.getLogger("nefl")
+    if not any(isinstance(handler, LogHandler) for handler in log.handlers):
+        log.addHandler(LogHandler())
     try:
         app()
     except NeflError as error:
