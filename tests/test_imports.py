@@ -13,6 +13,7 @@ RANK = {
     "files": 1,
     "parsing": 0,
     "seeds": 0,
+    "lazy": 0,
     "measured": 0,
     "wording": 0,
     "extras": 1,

@@ -4,9 +4,10 @@ The public names stand in `__all__` by what they are for; whatever is not there 
 imported when they are first used: `import nefl` alone loads no torch.
 """
 
-import importlib
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nefl.lazy import lazy_names
 
 if TYPE_CHECKING:
     from nefl.client.objective import Local, Objective
@@ -162,14 +163,4 @@ _HOMES = {
 }
 """The module that each public name lives in."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'nefl' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

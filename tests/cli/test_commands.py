@@ -70,3 +70,16 @@ def test_help_is_that_of_the_commands() -> None:
         shown, real = group.commands[name], load_command(name)
         assert shown.help == real.help
         assert shown.get_short_help_str() == real.get_short_help_str()
+
+
+def test_every_public_name_is_there() -> None:
+    """The table of contents and the table of homes are one list."""
+    import nefl
+    import nefl.data
+
+    for package in (nefl, nefl.data):
+        assert package.__all__ == list(package._HOMES)
+        assert {*package.__all__} <= {*dir(package)}
+        assert all(getattr(package, name) is not None for name in package.__all__)
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute"):
+            getattr(package, "nothing_of_the_kind")  # noqa: B009 -- types know that it is not there

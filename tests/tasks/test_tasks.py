@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -178,40 +177,38 @@ def test_numbers_are_measured_in_their_own_units(tmp_path: Path) -> None:
     assert task.primary.name == "mae"
 
 
+OWN_RUN = """
+import os, signal, sys
+sys.path.insert(0, {examples!r})
+import nefl
+class Die(nefl.Observer):
+    def round_done(self, state, report, evaluations):
+        if report.round_number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 4,
+    "clients": {{"count": 10, "per_round": 3}}, "local": {{"learning_rate": 0.02}},
+    "server": {{"checkpoint_every": 1}}, "engine": {{"name": {engine!r}, "device": "cpu"}}}}
+run, what = sys.argv[1:]
+if what == "resume":
+    done = nefl.resume(run)
+else:
+    done = nefl.train(settings, run, observers=[Die()] if what == "die" else [])
+print(done.summary["state_sha256"])
+"""
+
+
 @pytest.mark.parametrize("engine", ["serial", "workers"])
 def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Path) -> None:
-    script = textwrap.dedent(f"""
-        import sys; sys.path.insert(0, {str(EXAMPLES)!r})
-        import nefl
-        settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 20,
-            "clients": {{"count": 10, "per_round": 4}}, "local": {{"learning_rate": 0.02}},
-            "server": {{"checkpoint_every": 1}},
-            "engine": {{"name": {engine!r}, "device": "cpu"}}}}
-        run = sys.argv[1]
-        if sys.argv[2] == "train":
-            nefl.train(settings, run)
-        else:
-            print(nefl.resume(run).summary["state_sha256"])
-        """)
+    script = OWN_RUN.format(examples=str(EXAMPLES), engine=engine)
 
-    def start(run: str, what: str) -> "subprocess.Popen[str]":
+    def go(run: str, what: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-c", script, str(tmp_path / run), what]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
-    killed = start("killed", "train")
-    end = time.monotonic() + 120
-    while len(checkpoints(tmp_path / "killed")) < 2 and time.monotonic() < end:
-        time.sleep(0.005)
-    killed.kill()
-    assert killed.wait() == -signal.SIGKILL, "it ended before it was killed"
-    sums = []
-    for run in ("killed", "whole"):
-        if run == "whole":
-            assert start(run, "train").wait(180) == 0
-        done = start(run, "resume")
-        sums.append(done.communicate(timeout=180)[0])
-        assert done.returncode == 0
-    assert sums[0] == sums[1] != ""
+    assert go("killed", "die").returncode == -signal.SIGKILL
+    again, whole = go("killed", "resume"), go("whole", "train")
+    assert again.returncode == whole.returncode == 0, again.stderr + whole.stderr
+    assert again.stdout == whole.stdout != ""
 
 
 def half_of_each(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,9 @@
 Each part is imported when it is asked for: to look into the catalogue, no torch is loaded.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nefl.lazy import lazy_names
 
 if TYPE_CHECKING:
     from nefl.data.arrays import Split
@@ -64,14 +65,4 @@ _HOMES = {
 }
 """The module that each name lives in."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'nefl.data' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -41,7 +41,7 @@ from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan, travel_bytes
 from nefl.running.counted import counted_once
-from nefl.running.tryout import EXAMPLES, try_method_out, try_out
+from nefl.running.tryout import EXAMPLES, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -271,7 +271,7 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
-    """Try a user's own model or method out on the data's first examples."""
+    """Try a model, method or task of the user's own out on the data's first examples."""
     rows = rows_of(task.visible(task.train), np.arange(min(EXAMPLES, task.train_examples)))
     inputs = task.make_inputs(rows, torch.Generator().manual_seed(config.seed))
     device, asked = pick_device(config.engine.device), config.local.memory_format
@@ -279,8 +279,7 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
     def layout(submodel: int) -> torch.memory_format:
         return pick_memory_format(asked, family, submodel, device)
 
-    tried = try_out if is_reference(config.model.name) else try_method_out
-    tried(config.model, family, task, inputs, task.make_target(rows), layout)
+    try_out(config.model, family, task, inputs, task.make_target(rows), layout)
 
 
 def _try_metrics(task: Task) -> None:

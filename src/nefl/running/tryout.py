@@ -19,6 +19,7 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.nesting.zero_extension import check_family
 from nefl.own_code import describe, own_code, place_of
+from nefl.references import is_reference
 from nefl.state import TrainTask
 from nefl.tasks.task import arranged
 
@@ -38,73 +39,48 @@ def try_out(
     target: Tensor,
     layout: Layouts = lambda _: torch.contiguous_format,
 ) -> None:
-    """Raise unless every submodel can be trained, measured and costed, and nests in what it means.
+    """Raise unless every submodel can make a step of training.
+
+    A model of the user's own must also give outputs that fit, be costed, and nest in what it means.
 
     Args:
         model: the model's name, and the method that it is to be trained by.
-        family: the family that its function gave.
+        family: their family.
         learned: what it shall take and give, and the loss of that.
         batch: a few inputs.
         target: what is to be learned of them.
         layout: how inputs lie in memory: a `view` in a forward may take one way and not another.
 
     Raises:
-        NeflError: naming the submodel and module at fault, and the remedy.
+        NeflError: naming the submodel and module at fault, or the method, and the remedy.
     """
-    name, method = model.name, method_of(model)
+    name, method, own = model.name, method_of(model), is_reference(model.name)
     if method.objective.needs_exits:
         _check_exits(model, family)
     for number, spec in enumerate(family.specs, start=1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             module = family.build(spec)
-            who = f"{name}: submodel {number}, {_class_of(module)}"
             inputs = arranged(batch, layout(number))
-            with own_code(f"{who}: forward of a batch {_shape(batch)}"):
-                _check_outputs(who, module, inputs, learned.signature)
-            with own_code(f"{who}: a step of training"):
+            who = step = f"model.method {model.method}: a step of submodel {number}"
+            if own:
+                who = f"{name}: submodel {number}, {_class_of(module)}"
+                step = f"{who}: a step of training"
+                with own_code(f"{who}: forward of a batch {_shape(batch)}"):
+                    _check_outputs(who, module, inputs, learned.signature)
+            with own_code(step):
                 _check_step(who, module, inputs, target, learned, method, family, number)
-    signature = learned.signature
+    if own:
+        _check_family(name, family, learned.signature)
+        if method.rolling:
+            check_rolling(family, learned.signature)
+
+
+def _check_family(name: str, family: Family, signature: Signature) -> None:
     _check_costs(name, family, signature)
     with own_code(f"{name}: the zero-extension check of its modules"):
         # Not on pictures: those that are all one colour would prove nothing.
         check_family(family, signature.noise(EXAMPLES))
-    if method.rolling:
-        check_rolling(family, signature)
-
-
-def try_method_out(
-    model: ModelConfig,
-    family: Family,
-    learned: Learned,
-    batch: Tensor,
-    target: Tensor,
-    layout: Layouts = lambda _: torch.contiguous_format,
-) -> None:
-    """Raise unless every submodel can make a step by a user's own method.
-
-    Args:
-        model: a model of nefl's, and the method.
-        family: their family.
-        learned: what is learned.
-        batch: a few inputs.
-        target: what is to be learned of them.
-        layout: how inputs lie in memory.
-
-    Raises:
-        NeflError: naming the method and what fails in it.
-    """
-    method = method_of(model)
-    if method.objective.needs_exits:
-        _check_exits(model, family)
-    for number, spec in enumerate(family.specs, start=1):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number)
-            module = family.build(spec)
-            who = f"model.method {model.method}: a step of submodel {number}"
-            with own_code(who):
-                inputs = arranged(batch, layout(number))
-                _check_step(who, module, inputs, target, learned, method, family, number)
 
 
 def _check_exits(model: ModelConfig, family: Family) -> None:

@@ -51,7 +51,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
     """Return the Flower client for nefl's own runs.
 
     The server sends the settings of the run with every task. Node config: `partition-id` is the
-    client's number; `own-data` names a `.npz` file or a folder of images with the node's own
+    client's number; `own-data` names a file or folder with the node's own
     examples, without which it takes its part of the run's data set; `tier`, `memory` (bytes),
     `data-root`, `data-cache` and `device` are optional.
 
