@@ -27,7 +27,7 @@ from nefl.engines.flower.messages import content_bytes, from_arrays, state_to_ar
 from nefl.engines.flower.programs.app_files import write_app
 from nefl.engines.flower.programs.loopback import Loopback
 from nefl.engines.flower.server.run_settings import read_run_settings
-from nefl.rounds import travel_bytes
+from nefl.nesting.sets import travel_bytes
 
 NODES = 5
 REPEATS = 3

@@ -83,13 +83,14 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         profiles = setting.profiles()
         run = describe_run(setting)
         sizes = [int(size) for size in setting.partition.sizes]
-        left_out = setting.plan.cohort.left_out
-        terms = Terms(config, len(family), profiles, sizes, run, left_out)
+        cohort = setting.plan.cohort
+        levels = cohort.levels or len(family)
+        terms = Terms(config, len(family), profiles, sizes, run, cohort.left_out, levels)
         registry = RegistryFile(
             flower.registry,
             config.clients.count,
             len(family),
-            tiers=len(family) + left_out,
+            tiers=levels,
             note=folder.log,
         )
         mailbox = Mailbox(grid)

@@ -7,11 +7,12 @@ from typing import Protocol
 
 from nefl.config import RunConfig
 from nefl.errors import ConfigError, RunError, UpdateError
+from nefl.nesting.growing import unlock
 from nefl.nesting.rolling import roll
-from nefl.nesting.sets import travel_layout
+from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
 from nefl.server.check import NOT_FINITE, not_finite_in
-from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, unlocked_in
 from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
 from nefl.server.steps import ServerStep
@@ -162,9 +163,11 @@ def run_round(
     """Draw a cohort, let it train, average what comes back."""
     started = monotonic()
     state = remembering(state, plan.family, plan.step)
+    round_number = state.round_number + 1
     if plan.rolling:
         state = roll(state, plan.family)
-    round_number = state.round_number + 1
+    before, now = (unlocked_in(plan.cohort, n) for n in (round_number - 1, round_number))
+    state = unlock(state, plan.family, before, now)
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
     total = make_aggregate(
@@ -176,7 +179,7 @@ def run_round(
         population=plan.config.clients.count,
     )
     failures: list[ClientFailure] = []
-    clients: dict[int, list[int]] = {}
+    counted: dict[int, list[int]] = {}
     losses: list[float] = []
     notes: list[str] = []
     results = within_limits(
@@ -197,9 +200,9 @@ def run_round(
         except UpdateError as error:
             failures.append(ClientFailure(result.task, str(error)))
             continue
-        clients.setdefault(result.task.submodel, []).append(result.task.client)
+        counted.setdefault(result.task.submodel, []).append(result.task.client)
         losses.append(result.metrics.get("loss", float("nan")))
-    trained = {submodel: len(clients[submodel]) for submodel in sorted(clients)}
+    trained = {submodel: len(counted[submodel]) for submodel in sorted(counted)}
     fleet = plan.cohort.fleet
     report = RoundReport(
         round_number=round_number,
@@ -212,7 +215,7 @@ def run_round(
         failures=tuple(failures),
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
-        clients=clients,
+        clients=counted,
         notes=tuple(notes),
     )
     return total.finish(), report
@@ -225,11 +228,6 @@ def _counted(
     for done, result in enumerate(results, start=1):
         _tell(observers, "task_done", done, tasks)
         yield result
-
-
-def travel_bytes(family: Family, submodel: int, sets: Sequence[str]) -> int:
-    """Return the bytes of a submodel's weights and of the sets that travel with them."""
-    return sum(info.nbytes for info in travel_layout(family, submodel, sets).values())
 
 
 def run_training(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nefl.client.exits import TEACHING, TEMPERATURE, Graded, Mutual, _divergence
+from nefl.client.exits import TEACHING, TEMPERATURE, Graded, Mutual
 from nefl.client.objective import Local, Objective
 from nefl.state import TrainTask
 
@@ -36,6 +36,8 @@ def some_logits(count: int) -> list[Tensor]:
 
 class Classes:
     """What is learned, as far as a loss needs to know."""
+
+    gives_logits = True
 
     def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, target)
@@ -105,9 +107,3 @@ def test_teachers_are_taken_as_given() -> None:
     assert got is not None
     assert wanted is not None
     torch.testing.assert_close(got, wanted)
-
-
-def test_a_single_number_is_taught_by_its_distance() -> None:
-    """The divergence of one output is always 0: nothing would be taught."""
-    student, teacher = torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [5.0]])
-    assert float(_divergence(student, teacher)) == pytest.approx((1 + 4) / 2)

@@ -10,7 +10,7 @@ from nefl.client.drift import Proximal
 from nefl.client.member import Member
 from nefl.client.objective import Local, Objective
 from nefl.client.training import Given, LocalTraining, begin, train
-from nefl.client.within import SmallestWithin
+from nefl.client.within import Within
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.errors import NestingError
 from nefl.nesting.corners import corner
@@ -119,7 +119,7 @@ def test_what_a_member_has_for_itself_is_trained_and_goes_back() -> None:
     small, large = nets()
     before = given(small, large)
     local = LocalConfig(epochs=2, batch_size=6, learning_rate=0.3)
-    update, _ = train(TrainTask(1, 0, 2), large, ROWS, how(local, SmallestWithin()), before)
+    update, _ = train(TrainTask(1, 0, 2), large, ROWS, how(local, Within()), before)
     own = {f"member/1/{name}" for name in FAMILY.own_names(1)}
     assert update.trained.keys() == large.state_dict().keys() | own
     for name in own:
@@ -140,7 +140,7 @@ def test_an_objective_sees_them_as_parameters_that_began_somewhere() -> None:
         for parameter in local.parameters.values():
             parameter.add_(1)
             parameter.grad = torch.zeros_like(parameter)
-        Proximal(0.5, of=SmallestWithin()).before_step(local)
+        Proximal(0.5, of=Within()).before_step(local)
     for name in mine:
         gradient = local.parameters[name].grad
         assert gradient is not None

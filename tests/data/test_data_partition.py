@@ -263,3 +263,26 @@ def test_unequal_quantities() -> None:
     np.testing.assert_array_equal(again.indices, unlike.indices)
     with pytest.raises(ConfigError, match="the examples have no classes; take iid"):
         partition_clients(None, 10, "dirichlet", examples=1000)
+
+
+def test_stronger_tiers_have_classes_that_weaker_ones_lack() -> None:
+    labels = np.arange(400) % 10
+    found = partition_clients(labels, 20, "tiers", tiers=5, seed=1)
+    assert sorted(found.indices.tolist()) == list(range(400)), "every example has one owner"
+    counts = found.label_counts(labels, 10)
+    for client in range(20):
+        tier = client * 5 // 20 + 1
+        assert set(np.flatnonzero(counts[client])) == set(range(2 * tier)), client
+    for label in range(10):
+        held = counts[counts[:, label] > 0, label]
+        assert held.max() - held.min() <= 1, "dealt evenly among those who have it"
+    again = partition_clients(labels, 20, "tiers", tiers=5, seed=1)
+    assert np.array_equal(again.indices, found.indices)
+    other = partition_clients(labels, 20, "tiers", tiers=5, seed=2)
+    assert not np.array_equal(other.indices, found.indices)
+
+
+@pytest.mark.parametrize("tiers", [0, 11])
+def test_more_tiers_than_classes_are_refused(tiers: int) -> None:
+    with pytest.raises(ConfigError, match="tiers, expected 1 to 10"):
+        partition_clients(np.arange(400) % 10, 20, "tiers", tiers=tiers)

@@ -24,7 +24,8 @@ from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier
 from nefl.server.evaluate import measure_norms
 from nefl.state import ClientUpdate, ServerState, TrainTask
 
-THREE = {"model.ratios": [0.3, 0.6, 1.0]}
+THREE_RATIOS = (0.3, 0.6, 1.0)
+THREE = {"model.ratios": list(THREE_RATIOS)}
 
 
 def tiny(quick: dict[str, Any], method: str, **settings: Any) -> dict[str, Any]:
@@ -111,6 +112,31 @@ def test_only_capable_clients_train_the_full_model(quick: dict[str, Any]) -> Non
         assert [task.submodel for task in assign_submodels(cohort, plan, round_number)] == [1] * 3
 
 
+@pytest.mark.parametrize("member", [1, 2, 3])
+def test_a_member_alone_is_trained_by_those_who_can_hold_it(
+    quick: dict[str, Any], tmp_path: Path, member: int
+) -> None:
+    options = {"member": member, "family": "nefl-w"}
+    changes = {"clients.spread": 0, "clients.per_round": 3, "model.method_options": options}
+    settings = tiny(quick, "exclusive", **changes)
+    setting = assemble(config_from(settings))
+    whole = make_family("resnet8", "nefl-w", classes=10, input_shape=(1, 8, 8), ratios=THREE_RATIOS)
+    assert setting.family.specs == whole.specs[member - 1 : member]
+    plan, taking_part = setting.plan.cohort, set()
+    for round_number in range(1, 20):
+        tasks = assign_submodels(sample_cohort(plan, round_number), plan, round_number)
+        assert [task.submodel for task in tasks] == [1] * 3
+        taking_part |= {tier_of(task.client, 20, 3) for task in tasks}
+    assert taking_part == set(range(member, 4))
+
+
+def test_a_member_that_is_not_there_is_refused(quick: dict[str, Any]) -> None:
+    for member, reason in ((4, "the family has submodels 1 to 3"), (0, "give a number from 1")):
+        options = {"model.method_options": {"member": member}}
+        with pytest.raises(ConfigError, match=rf"member is {member}: {reason}"):
+            assemble(config_from(tiny(quick, "exclusive", **options)))
+
+
 def prepare_plan(settings: dict[str, Any]) -> CohortPlan:
     return assemble(config_from(settings)).plan.cohort
 
@@ -124,7 +150,8 @@ def test_the_small_model_is_the_smallest_submodel() -> None:
     small = make_family("resnet20", "fedavg-small")
     assert small.specs == make_family("resnet20", "nefl-wd").specs[:1]
     model = ModelConfig("resnet20", "fedavg-small")
-    assert capability_levels(model, len(family_of(model, SMALL_IMAGES))) == 1
+    assert len(family_of(model, SMALL_IMAGES)) == 1
+    assert capability_levels(model, SMALL_IMAGES) == (0, 0), "everybody takes part"
 
 
 def test_a_model_without_exits_cannot_be_distilled(

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import nefl
+from nefl.client.within import Within
 from nefl.config import ServerConfig
 from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, NestingError, UpdateError
+from nefl.methods import method_of
 from nefl.nesting.sets import extract_all, travel_layout
 from nefl.rounds import Observer, run_round
 from nefl.running.assembly import Setting, assemble
@@ -29,7 +31,7 @@ import torch
 from torch import nn
 import nefl
 from nefl import Family, StepSize, SubmodelSpec
-from nefl.client.within import SmallestWithin
+from nefl.client.within import Within
 from nefl.nesting.spec import kept_channels
 
 class Net(nn.Module):
@@ -60,14 +62,15 @@ class First(nefl.Objective):
     def members(self, family, submodel):
         return (1,)
 
-class Keeping(SmallestWithin):
+class Keeping(Within):
     keeps = ("went",)
 
 first = nefl.Method("both", objective=First())
 keeping = nefl.Method("both", objective=Keeping())
 """
 STEPS, RATE, MOMENTUM, DECAY, CLIP = 3, 0.2, 0.5, 0.01, 1.5
-METHOD = "nefl-w-within"
+METHOD = "within"
+PLAIN = {"family": "nefl-wd", "teacher": "none"}
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: dict[str, Any])
     monkeypatch.delitem(sys.modules, "within_net", raising=False)
     changes = {
         "rounds": 2,
-        "model": {"name": "within_net:family", "method": METHOD},
+        "model": {"name": "within_net:family", "method": METHOD, "method_options": PLAIN},
         "data": {"name": "digits", "train": 60, "test": 20, "augment": "none"},
         "clients": {"count": 2, "per_round": 2, "capability": "fixed"},
         "local": {
@@ -99,6 +102,9 @@ class Twin:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        how = method_of(setting.config.model).objective
+        assert isinstance(how, Within)
+        self.how = how
         state = setting.initial_state()
         self.shared = {n: t.clone() for n, t in state.shared.items()}
         self.own = [{n: t.clone() for n, t in own.items()} for own in state.per_submodel]
@@ -111,7 +117,18 @@ class Twin:
         model.load_state_dict(copy.deepcopy(shared | self.own[number - 1]))
         return model
 
-    def client(self, client: int, number: int) -> dict[int, dict[str, Tensor]]:
+    def inner_loss(self, outputs: Tensor, teacher: Tensor, target: Tensor, now: int) -> Tensor:
+        """Return what the smaller one minimises in a round, by the formula."""
+        how = self.how
+        loss = nn.functional.cross_entropy(outputs, target)
+        if how.teacher == "largest":
+            p, q = ((each / how.temperature).softmax(1) for each in (teacher.detach(), outputs))
+            far = (p * (p / q).log()).sum(1).mean() * how.temperature**2
+            loss = (1 - how.teaching) * loss + how.teaching * far
+        rounds = self.setting.config.rounds
+        return loss * how.weight * (1 + (how.fade - 1) * (now - 1) / (rounds - 1))
+
+    def client(self, client: int, number: int, now: int) -> dict[int, dict[str, Tensor]]:
         """Return all tensors of each model that a client trains, by the models' numbers."""
         task, own = self.setting.task, self.setting.family.own_names(1)
         rows = rows_of(task.visible(task.train), self.setting.partition.client(client))
@@ -122,18 +139,19 @@ class Twin:
         inner = {} if small is None else dict(small.named_parameters())
         mine = [p for n, p in inner.items() if n in own]
         velocity: dict[int, Tensor] = {}
-        for _ in range(STEPS):
+        for step in range(STEPS):
             for p in (*parameters.values(), *inner.values()):
                 p.grad = None
-            torch.autograd.backward(nn.functional.cross_entropy(large(inputs), target))
-            if small is not None:
+            outputs = large(inputs)
+            torch.autograd.backward(nn.functional.cross_entropy(outputs, target))
+            if small is not None and step % self.how.every == 0 and now >= self.how.from_round:
                 with torch.no_grad():
                     for n, p in inner.items():
                         if n not in own:
                             p.copy_(parameters[n][box(p.shape)])
-                torch.autograd.backward(nn.functional.cross_entropy(small(inputs), target))
+                torch.autograd.backward(self.inner_loss(small(inputs), outputs, target, now))
                 for n, p in inner.items():
-                    if n not in own:
+                    if n not in own and self.how.trains == "all":
                         gradient = parameters[n].grad
                         assert gradient is not None
                         assert p.grad is not None
@@ -143,9 +161,10 @@ class Twin:
             scale = min(1.0, CLIP / float(norm.sum().sqrt()))
             with torch.no_grad():
                 for p in trained:
-                    assert p.grad is not None
-                    step = p.grad * scale + DECAY * p
-                    velocity[id(p)] = MOMENTUM * velocity.get(id(p), 0) + step
+                    if p.grad is None:  # torch's optimisers leave such alone
+                        continue
+                    gradient = p.grad * scale + DECAY * p
+                    velocity[id(p)] = MOMENTUM * velocity.get(id(p), 0) + gradient
                     p.sub_(RATE * velocity[id(p)])
         found = {number: large.state_dict()}
         return found if small is None else found | {1: small.state_dict()}
@@ -153,7 +172,7 @@ class Twin:
     def round(self, round_number: int) -> list[int]:
         plan = self.setting.plan.cohort
         tasks = assign_submodels(sample_cohort(plan, round_number), plan, round_number)
-        trained = [(t.submodel, self.client(t.client, t.submodel)) for t in tasks]
+        trained = [(t.submodel, self.client(t.client, t.submodel, round_number)) for t in tasks]
         for name, old in self.shared.items():
             total, count = torch.zeros_like(old), torch.zeros_like(old)
             for number, models in trained:
@@ -176,11 +195,28 @@ def box(shape: tuple[int, ...]) -> tuple[slice, ...]:
     return tuple(map(slice, shape))
 
 
-@pytest.mark.parametrize(("cohort", "submodels"), [(1, {2}), (2, {1, 2})])
+TAUGHT = {"teacher": "largest", "weight": 0.5, "teaching": 0.25, "temperature": 2.0, "fade": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("cohort", "submodels", "options"),
+    [
+        (1, {2}, {}),
+        (2, {1, 2}, {}),
+        (2, {1, 2}, TAUGHT),
+        (2, {1, 2}, {"every": 2, "trains": "own"}),
+        (2, {1, 2}, {"from_round": 2, "which": "all"}),
+    ],
+)
 def test_a_run_is_separate_models_with_copied_corners(
-    tiny: dict[str, Any], tmp_path: Path, cohort: int, submodels: set[int]
+    tiny: dict[str, Any],
+    tmp_path: Path,
+    cohort: int,
+    submodels: set[int],
+    options: dict[str, Any],
 ) -> None:
-    settings = with_settings(tiny, {"clients.per_round": cohort, "seed": 0})
+    changes = {"clients.per_round": cohort, "seed": 0, "model.method_options": PLAIN | options}
+    settings = with_settings(tiny, changes)
     result = nefl.train(settings, tmp_path / "run")
     assert result.summary["failures"] == 0
     setting = assemble(config_from(settings))
@@ -289,7 +325,7 @@ def test_limits_take_them_by_their_role(tiny: dict[str, Any]) -> None:
 def test_a_member_that_is_not_inside_is_refused_before_a_folder_is_made(
     tiny: dict[str, Any], tmp_path: Path
 ) -> None:
-    settings = with_settings(tiny, {"model.method": "within_net:first"})
+    settings = with_settings(tiny, {"model.method": "within_net:first", "model.method_options": {}})
     with pytest.raises(
         NestingError, match="member 1 is not inside submodel 1: there is no smaller"
     ):
@@ -298,7 +334,9 @@ def test_a_member_that_is_not_inside_is_refused_before_a_folder_is_made(
 
 
 def test_sets_and_members_do_not_go_together(tiny: dict[str, Any], tmp_path: Path) -> None:
-    settings = with_settings(tiny, {"model.method": "within_net:keeping"})
+    settings = with_settings(
+        tiny, {"model.method": "within_net:keeping", "model.method_options": {}}
+    )
     with pytest.raises(ConfigError, match="has sets .* no place; leave out one or the other"):
         nefl.train(settings, tmp_path / "run")
 

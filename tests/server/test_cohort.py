@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from nefl.config import ClientsConfig, DeviceConfig
+from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.profile import profile_family
-from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of, unlocked_in
 from nefl.server.devices import Fleet
 
 
@@ -127,3 +128,67 @@ def test_clients_without_a_fitting_submodel_sit_out() -> None:
     assignment = CohortPlan(made.clients, 5, 0, made)
     assert assign_submodels(range(10), assignment, 1) == []
     assert made.round_times(list(range(10)), [], 1).sat_out == 10
+
+
+def turns(**settings: object) -> CohortPlan:
+    return plan(choice="turns", **settings)
+
+
+@pytest.mark.parametrize("per_round", [5, 12])
+def test_every_submodel_has_its_turn_in_each_round(per_round: int) -> None:
+    some = turns(per_round=per_round)
+    for number in range(1, 30):
+        cohort = sample_cohort(some, number)
+        tasks = assign_submodels(cohort, some, number)
+        assert [t.client for t in sorted(tasks, key=lambda t: t.client)] == cohort
+        for task in tasks:  # within what clients can do
+            tier = tier_of(task.client, some.clients.count, 5)
+            assert abs(task.submodel - tier) <= 2
+        able = [set(range(max(1, t - 2), min(5, t + 2) + 1)) for t in
+                (tier_of(c, some.clients.count, 5) for c in cohort)]  # fmt: skip
+        assert len({t.submodel for t in tasks}) == _most_different(able)
+        assert tasks == assign_submodels(cohort, some, number), "it repeats"
+
+
+def _most_different(able: list[set[int]]) -> int:
+    """Return how many different submodels clients can have, by brute force."""
+    reached = {frozenset[int]()}
+    for choices in able:
+        reached |= {chosen | {k} for chosen in reached for k in choices}
+    return max(map(len, reached))
+
+
+def test_turns_differ_from_round_to_round() -> None:
+    some = turns(per_round=2, capability="tiers", spread=4)
+    seen = Counter(t.submodel for n in range(1, 100) for t in assign_submodels([3, 7], some, n))
+    assert set(seen) == {1, 2, 3, 4, 5}
+
+
+def test_clients_without_a_fitting_submodel_have_no_turn() -> None:
+    devices = fleet(device(memory=1.0))
+    some = CohortPlan(ClientsConfig(choice="turns"), 5, 0, devices)
+    assert assign_submodels([1, 2], some, 1) == []
+
+
+def test_small_submodels_come_first() -> None:
+    some = plan(small_first=(10, 20), per_round=50)
+    largest = {
+        n: max(t.submodel for t in assign_submodels(sample_cohort(some, n), some, n))
+        for n in (1, 10, 11, 13, 15, 18, 20, 21, 99)
+    }
+    assert largest == {1: 1, 10: 1, 11: 1, 13: 2, 15: 3, 18: 4, 20: 5, 21: 5, 99: 5}
+    assert {n: unlocked_in(some, n) for n in largest} == largest
+
+
+def test_what_is_not_unlocked_falls_to_the_largest_that_is() -> None:
+    usual, small = plan(per_round=50), plan(small_first=(10, 20), per_round=50)
+    cohort = sample_cohort(usual, 15)
+    drawn = {t.client: t.submodel for t in assign_submodels(cohort, usual, 15)}
+    for task in assign_submodels(cohort, small, 15):
+        assert task.submodel == min(3, drawn[task.client])
+
+
+@pytest.mark.parametrize("rounds", [(3, 3), (5, 2), (-1, 4)])
+def test_small_first_wants_two_rising_numbers(rounds: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="small_first .* two rising numbers of rounds"):
+        ClientsConfig(small_first=rounds)

@@ -117,6 +117,7 @@ class _Classes:
     """Telling classes apart, as any model may be tried out on."""
 
     signature: Signature
+    gives_logits: bool = True
 
     def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the mean cross-entropy."""

@@ -5,6 +5,7 @@ local step so that they stay together, whatever the loss is: another objective g
 training loss that is reported is the other objective's too, and can be compared between methods.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -47,6 +48,14 @@ class _Corrected(Objective):
     def members(self, family: Family, submodel: int) -> tuple[int, ...]:
         """As the other one."""
         return self.of.members(family, submodel)
+
+    def work(self, members: Sequence[int], submodel: int, round_number: int) -> Mapping[int, float]:
+        """As the other one."""
+        return self.of.work(members, submodel, round_number)
+
+    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
+        """As the other one."""
+        return self.of.at_once(members, submodel)
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the other one's loss."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from nefl.client.objective import Local, Objective
+from nefl.client.teaching import divergence
 from nefl.config.checks import require
 
 TEMPERATURE = 3.0
@@ -54,15 +54,17 @@ class Mutual(Objective):
         for student in exits:
             others = [teacher for teacher in exits if teacher is not student]
             losses += [
-                self._weighted(_divergence(student, teacher) / len(others), local.round_number)
+                self._weighted(
+                    divergence(student, teacher, local.learned) / len(others), local.round_number
+                )
                 for teacher in others
             ]
         return sum(losses[1:], start=losses[0])
 
-    def _weighted(self, divergence: Tensor, round_number: int) -> Tensor:
+    def _weighted(self, apart: Tensor, round_number: int) -> Tensor:
         if round_number >= self.slow_start:
-            return divergence
-        return divergence * math.exp(-5 * (1 - round_number / self.slow_start) ** 2)
+            return apart
+        return apart * math.exp(-5 * (1 - round_number / self.slow_start) ** 2)
 
 
 @dataclass(frozen=True)
@@ -84,26 +86,10 @@ class Graded(Objective):
         total = local.learned.loss_of(last, target) * count
         for position, logits in enumerate(early, start=1):
             own = local.learned.loss_of(logits, target)
-            taught = _divergence(logits / TEMPERATURE, last / TEMPERATURE) * TEMPERATURE**2
+            taught = divergence(logits, last, local.learned, TEMPERATURE)
             total = total + position * ((1 - TEACHING) * own + TEACHING * taught)
         return total * 2 / (count * (count + 1))
 
 
 def _exits(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     return cast("HasExits", model).forward_exits(inputs)
-
-
-def _divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return how far a student's outputs are from a teacher's, on average.
-
-    That is the Kullback-Leibler divergence of logits; of a single number, which has none, the
-    squared difference.
-    """
-    if student.shape[-1] == 1:
-        return functional.mse_loss(student, teacher.detach())
-    return functional.kl_div(
-        functional.log_softmax(student.flatten(0, -2), 1),
-        functional.log_softmax(teacher.detach().flatten(0, -2), 1),
-        reduction="batchmean",
-        log_target=True,
-    )

@@ -33,10 +33,13 @@ class Member:
             if name in places and name not in own
         }
 
-    def run(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Return the member's outputs with the corners of a model, in that model's mode."""
+    def run(self, model: nn.Module, inputs: Tensor, *, corners_given: bool = False) -> Tensor:
+        """Return the member's outputs with the corners of a model, in that model's mode.
+
+        With `corners_given` no gradient reaches the corners.
+        """
         self._module.train(model.training)
-        theirs = model.state_dict(keep_vars=True)
+        theirs = model.state_dict(keep_vars=not corners_given)
         shared = {name: theirs[name][where] for name, where in self._corners.items()}
         # Tied tensors are given at each of their places, as views of the same one.
         outputs: Tensor = functional_call(self._module, shared, (inputs,), tie_weights=False)

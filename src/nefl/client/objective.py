@@ -1,9 +1,9 @@
 """What a client follows in local training: the task's loss, and what a method adds to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
@@ -25,6 +25,10 @@ class Learned(Protocol):
     def signature(self) -> Signature:
         """What models take and give."""
 
+    @property
+    def gives_logits(self) -> bool:
+        """Whether outputs are logits of classes or tokens, not numbers to foretell."""
+
     def loss_of(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of a batch."""
 
@@ -38,6 +42,7 @@ class Local:
         learned: the task: `learned.loss_of(outputs, target)` is its mean loss of a batch.
         task: whose work it is, in which round, of which submodel.
         steps: how many local steps there are in all.
+        rounds: how many rounds the run has.
         received: what the server's memory holds of the sets that the objective `receives`.
         memory: the sets that it `keeps`, as this client left them; zeros for what it never
             trained. What stands here in the end is there in the client's next round.
@@ -46,6 +51,8 @@ class Local:
         rate_sum: the sum of the rates of all steps so far, this one included.
         given: the weights that came, by name; ask for `began` instead.
         within: the members inside the model, by number; ask for `member(number)` instead.
+        step: the local step at hand, from 0.
+        scratch: for the objective, to remember what it likes until this training ends.
     """
 
     model: nn.Module
@@ -59,6 +66,9 @@ class Local:
     learning_rate: float = 0.0
     rate_sum: float = 0.0
     within: Members = field(default_factory=dict)
+    rounds: int = 1
+    step: int = 0
+    scratch: dict[str, Any] = field(default_factory=dict)
 
     @property
     def round_number(self) -> int:
@@ -80,11 +90,12 @@ class Local:
         """The numbers of the members that are trained inside the submodel."""
         return tuple(self.within)
 
-    def member(self, number: int) -> Callable[[Tensor], Tensor]:
+    def member(self, number: int, *, corners_given: bool = False) -> Callable[[Tensor], Tensor]:
         """Return a function that runs a member on inputs.
 
         It runs with the leading corners of the model's tensors, no copies, and with what the member
-        has for itself: its norms with their statistics, its step sizes. Gradients reach both.
+        has for itself: its norms with their statistics, its step sizes. Gradients reach both, or
+        with `corners_given` only what it has for itself.
 
         Raises:
             NestingError: if that member is not trained inside the submodel.
@@ -96,7 +107,7 @@ class Local:
                 f"member {number}: trained inside submodel {self.submodel} are {named}; let "
                 "Objective.members return it"
             )
-        return lambda inputs: found.run(self.model, inputs)
+        return lambda inputs: found.run(self.model, inputs, corners_given=corners_given)
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -149,6 +160,20 @@ class Objective:
         `nefl.members_inside(family, submodel)` are those that can be.
         """
         return ()
+
+    def work(self, members: Sequence[int], submodel: int, round_number: int) -> Mapping[int, float]:  # noqa: ARG002
+        """Return how often a step runs each member on average, by number: what training costs.
+
+        Args:
+            members: those that are trained inside the submodel.
+            submodel: the client's own.
+            round_number: the round, from 1.
+        """
+        return dict.fromkeys((submodel, *members), 1.0)
+
+    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
+        """Return whose activations are in memory together in the costliest step, by number."""
+        return submodel, *members
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
         """Return what is minimised in a step: a scalar."""

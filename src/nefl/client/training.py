@@ -101,7 +101,7 @@ def _train(
     column = next(iter(rows.values()))
     examples, device = len(column), column.device
     steps = how.local.epochs * batches_per_epoch(examples, how.local.batch_size)
-    local = begin(task, model, how.learned, steps, given)
+    local = begin(task, model, how.learned, steps, given, how.rounds)
     inner = [p for member in given.within.values() for p in member.parameters().values()]
     optimiser = make_optimiser(model, how.local, inner)
     total_loss = torch.zeros((), device=device)
@@ -114,6 +114,7 @@ def _train(
             task.round_number - 1 + step / steps,
             steps,
         )
+        local.step = step
         local.rate_sum += local.learning_rate
         for group in optimiser.param_groups:
             group["lr"] = local.learning_rate
@@ -137,7 +138,9 @@ def _train(
     return ClientUpdate(task, trained, examples, metrics, sent), memory
 
 
-def begin(task: TrainTask, model: nn.Module, learned: Learned, steps: int, given: Given) -> Local:
+def begin(
+    task: TrainTask, model: nn.Module, learned: Learned, steps: int, given: Given, rounds: int = 1
+) -> Local:
     """Return what an objective sees of a training that is about to begin."""
     device = next(model.parameters()).device
 
@@ -145,7 +148,17 @@ def begin(task: TrainTask, model: nn.Module, learned: Learned, steps: int, given
         return {each: {n: t.to(device) for n, t in sets[each].items()} for each in sets}
 
     received, memory = here(given.received), here(given.memory)
-    return Local(model, learned, task, steps, given.weights, received, memory, within=given.within)
+    return Local(
+        model,
+        learned,
+        task,
+        steps,
+        given.weights,
+        received,
+        memory,
+        within=given.within,
+        rounds=rounds,
+    )
 
 
 @torch.no_grad()

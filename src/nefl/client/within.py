@@ -1,25 +1,186 @@
-"""Objectives that train smaller members inside a client's own submodel."""
+"""The objective that trains smaller members inside a client's own submodel."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from nefl.client.objective import Local, Objective
+from nefl.client.teaching import divergence
+from nefl.config.checks import require
 from nefl.nesting.inside import members_inside
 from nefl.nesting.spec import Family
 
+Which = Literal["own", "one", "drawn", "smallest", "smallest+drawn", "all"]
+Teacher = Literal["none", "largest", "best", "mutual"]
+Trains = Literal["all", "own"]
+
+REMEMBERED = 0.9
+"""How much of a running loss stays in each step, where the best member teaches."""
+
 
 @dataclass(frozen=True)
-class SmallestWithin(Objective):
-    """Adds to the submodel's loss that of the smallest member inside it."""
+class Within(Objective):
+    """Trains members inside a client's own submodel, on the corners of one set of weights.
+
+    A step's loss is the own submodel's, and `weight` times the mean over the members of the step.
+
+    Attributes:
+        which: which members a step trains besides the client's own: none (`own`), the `smallest`
+            inside, one `drawn` from those inside, `smallest+drawn`, or `all` of them. With `one`
+            it trains a single one, drawn from the own and those inside (FjORD's ordered dropout).
+        weight: what the members' loss counts, the own one's being 1.
+        fade: the share of that weight which is left in the last round; it changes evenly.
+        every: members are trained in every so many-th step.
+        from_round: the first round in which they are.
+        teacher: who teaches: nobody (`none`), the client's own submodel the smaller ones
+            (`largest`), the one with the lowest running loss all others (`best`), or everyone
+            everyone (`mutual`).
+        teaching: the share of a taught one's loss that comes from its teacher's outputs.
+        temperature: what both are divided by before they are compared.
+        trains: whether members train their corners and what they have for themselves (`all`), or
+            only the latter (`own`): norms and step sizes, say.
+    """
+
+    which: Which = "smallest"
+    weight: float = 1.0
+    fade: float = 1.0
+    every: int = 1
+    from_round: int = 1
+    teacher: Teacher = "none"
+    teaching: float = 0.5
+    temperature: float = 1.0
+    trains: Trains = "all"
+
+    def __post_init__(self) -> None:
+        """Refuse what no step could follow."""
+        for key, kind in (("which", Which), ("teacher", Teacher), ("trains", Trains)):
+            value, known = getattr(self, key), get_args(kind)
+            require(value in known, f"{key} is {value!r}: give one of {', '.join(known)}")
+        for key in ("weight", "fade"):
+            value = getattr(self, key)
+            require(0 <= value < 1e6, f"{key} is {value}: give 0 or more, below 1e6")
+        for key in ("every", "from_round"):
+            value = getattr(self, key)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole and value >= 1, f"{key} is {value!r}: give a whole number from 1")
+        require(0 <= self.teaching <= 1, f"teaching is {self.teaching}: give a share from 0 to 1")
+        require(
+            0 < self.temperature < 1e6, f"temperature is {self.temperature}: give a number above 0"
+        )
+        require(
+            self.which != "one" or self.teacher == "none",
+            f"teacher is {self.teacher!r} and which is 'one': a step with a single member has "
+            "nobody to learn from; set teacher to 'none', or which to 'drawn'",
+        )
 
     def members(self, family: Family, submodel: int) -> tuple[int, ...]:
-        """Return the smallest member inside, if there is one."""
-        return members_inside(family, submodel)[:1]
+        """Return all that a step may train inside."""
+        if self.which == "own":
+            return ()
+        inside = members_inside(family, submodel)
+        return inside[:1] if self.which == "smallest" else inside
+
+    def work(self, members: Sequence[int], submodel: int, round_number: int) -> Mapping[int, float]:
+        """Return how often a step runs each member on average."""
+        if round_number < self.from_round or not members:
+            return {submodel: 1.0}
+        if self.which == "one":
+            return {number: 1 / (len(members) + 1) for number in (*members, submodel)}
+        smallest, *others = members
+        among = {
+            "drawn": dict.fromkeys(members, 1 / len(members)),
+            "smallest+drawn": {smallest: 1.0} | {m: 1 / len(others) for m in others},
+        }.get(self.which, dict.fromkeys(members, 1.0))
+        return {submodel: 1.0} | {number: often / self.every for number, often in among.items()}
+
+    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
+        """Return whose activations are in memory together in the costliest step."""
+        if self.which == "one":
+            return (submodel,)
+        if self.which == "drawn":
+            return submodel, *members[-1:]
+        if self.which == "smallest+drawn":
+            return submodel, *dict.fromkeys((*members[:1], *members[-1:]))
+        return submodel, *members
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
-        """Return the sum of both losses; of the own one, where nothing is inside."""
-        total = super().loss(local, inputs, target)
-        for number in local.members:
-            total = total + local.learned.loss_of(local.member(number)(inputs), target)
-        return total
+        """Return the own loss, and that of the members of this step."""
+        chosen = self._chosen(local)
+        if self.which == "one":
+            [number] = chosen
+            return local.learned.loss_of(self._outputs(local, number, inputs), target)
+        numbers = (local.submodel, *chosen)
+        outputs = {number: self._outputs(local, number, inputs) for number in numbers}
+        losses = {k: local.learned.loss_of(out, target) for k, out in outputs.items()}
+        taught = self._taught(local, outputs, losses)
+        if not chosen:
+            return taught[local.submodel]
+        inside = torch.stack([taught[number] for number in chosen]).mean()
+        return taught[local.submodel] + self._weight(local) * inside
+
+    def _chosen(self, local: Local) -> tuple[int, ...]:
+        """Return the members of this step; draws are the client's own."""
+        members = local.members if local.round_number >= self.from_round else ()
+        if self.which == "one":
+            return (_drawn((*members, local.submodel)),)
+        if not members or local.step % self.every:
+            return ()
+        smallest, *others = members
+        if self.which == "drawn":
+            return (_drawn(members),)
+        if self.which == "smallest+drawn":
+            return (smallest, _drawn(others)) if others else (smallest,)
+        return members
+
+    def _outputs(self, local: Local, number: int, inputs: Tensor) -> Tensor:
+        if number == local.submodel:
+            own: Tensor = local.model(inputs)
+            return own
+        return local.member(number, corners_given=self.trains == "own")(inputs)
+
+    def _taught(
+        self, local: Local, outputs: Mapping[int, Tensor], losses: Mapping[int, Tensor]
+    ) -> dict[int, Tensor]:
+        """Return everyone's loss, with what teachers make of it."""
+        teachers = self._teachers(local, losses)
+        taught = dict(losses)
+        for student, masters in teachers.items():
+            apart = [
+                divergence(outputs[student], outputs[m], local.learned, self.temperature)
+                for m in masters
+            ]
+            if apart:
+                far = torch.stack(apart).mean()
+                taught[student] = (1 - self.teaching) * losses[student] + self.teaching * far
+        return taught
+
+    def _teachers(self, local: Local, losses: Mapping[int, Tensor]) -> dict[int, list[int]]:
+        """Return who teaches whom."""
+        numbers = list(losses)
+        if self.teacher == "none" or len(numbers) == 1:
+            return {}
+        if self.teacher == "mutual":
+            return {k: [other for other in numbers if other != k] for k in numbers}
+        leader = local.submodel if self.teacher == "largest" else _leader(local, losses)
+        return {k: [leader] for k in numbers if k != leader}
+
+    def _weight(self, local: Local) -> float:
+        progress = (local.round_number - 1) / max(1, local.rounds - 1)
+        return self.weight * (1 + (self.fade - 1) * progress)
+
+
+def _drawn(numbers: Sequence[int]) -> int:
+    """Draw one, from torch's generator: in local training it is seeded for client and round."""
+    return numbers[int(torch.randint(len(numbers), ()))]
+
+
+def _leader(local: Local, losses: Mapping[int, Tensor]) -> int:
+    """Return who has the lowest running loss of those that are trained in this step."""
+    running: dict[int, float] = local.scratch.setdefault("running", {})
+    for number, loss in losses.items():
+        now = float(loss.detach())
+        running[number] = REMEMBERED * running.get(number, now) + (1 - REMEMBERED) * now
+    return min(losses, key=running.__getitem__)

@@ -44,6 +44,10 @@ class ClientsConfig(Part):
         fluctuation: for `devices`, how much memory, speed and bandwidth vary from round to
             round: the standard deviation of their logarithm.
         deadline: for `devices`, seconds in which a client wants to be done with a round.
+        choice: how a client comes to one of the submodels that it can train: `drawn`, by itself;
+            or `turns`, so that a round trains as many different ones as it can.
+        small_first: two numbers of rounds: up to the first only the smallest submodel is trained,
+            from the second on all are; those between are unlocked in turn.
     """
 
     count: int = 100
@@ -53,9 +57,15 @@ class ClientsConfig(Part):
     devices: tuple[DeviceConfig, ...] = ()
     fluctuation: float = 0.3
     deadline: float | None = None
+    choice: Literal["drawn", "turns"] = "drawn"
+    small_first: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse cohorts that cannot be drawn."""
+        require(
+            self.small_first is None or 0 <= self.small_first[0] < self.small_first[1],
+            f"clients.small_first is {self.small_first}: give two rising numbers of rounds",
+        )
         require(self.count >= 1, f"clients.count is {self.count}: give 1 or more")
         require(
             1 <= self.per_round <= self.count,

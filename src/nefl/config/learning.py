@@ -69,22 +69,26 @@ class PartitionConfig(Part):
 
     Attributes:
         kind: `iid`; `quantity`, alike but unequally many; `dirichlet` (label skew);
-            `pathological` (few classes each); `owner`, as a column of the data says; or `list`.
+            `pathological` (few classes each); `tiers` (stronger clients have classes that weaker
+            ones lack); `owner`, as a column of the data says; or `list`.
         alpha: concentration of the Dirichlet distribution; smaller is more skewed.
         classes_per_client: for `pathological`.
+        tiers: for `tiers`, how many there are; as a rule as many as submodels.
         file: for `list`, a JSON file with a list of example numbers for each client.
         min_examples: the fewest examples a client may have.
     """
 
-    kind: Literal["iid", "quantity", "dirichlet", "pathological", "owner", "list"] = "iid"
+    kind: Literal["iid", "quantity", "dirichlet", "pathological", "tiers", "owner", "list"] = "iid"
     alpha: float = 0.5
     classes_per_client: int = 2
+    tiers: int = 5
     file: str | None = None
     min_examples: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no data could be dealt out by."""
         require(self.alpha > 0, f"partition.alpha is {self.alpha}: give a number above 0")
+        require(self.tiers >= 1, f"partition.tiers is {self.tiers}: give 1 or more")
         require(self.min_examples >= 1, "partition.min_examples: a client needs an example")
         require(
             (self.kind == "list") == (self.file is not None),

@@ -13,8 +13,8 @@ from nefl.errors import ConfigError, DataError
 from nefl.files import write_atomically
 from nefl.parsing import parse_json
 
-PARTITIONS = ("iid", "quantity", "dirichlet", "pathological", "owner", "list")
-BY_LABEL = ("dirichlet", "pathological")
+PARTITIONS = ("iid", "quantity", "dirichlet", "pathological", "tiers", "owner", "list")
+BY_LABEL = ("dirichlet", "pathological", "tiers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,7 @@ def partition_clients(
     owners: npt.NDArray[Any] | None = None,
     alpha: float = 0.5,
     classes_per_client: int = 2,
+    tiers: int = 5,
     path: str | Path | None = None,
     seed: int = 0,
     min_examples: int = 1,
@@ -110,11 +111,13 @@ def partition_clients(
         labels: int64 [N], the labels of the training examples; None where they have none.
         clients: number of clients.
         kind: `iid`; `quantity`, alike but of unequal numbers; `dirichlet` or `pathological`, with
-            unequal labels; `owner`, as a column of the data says; or `list`.
+            unequal labels; `tiers`, with labels that only clients of higher tiers have; `owner`, as
+            a column of the data says; or `list`.
         examples: number of training examples, where there are no labels to count.
         owners: [N], whose each example is, for `owner`.
         alpha: concentration of the Dirichlet distribution; smaller is more unequal.
         classes_per_client: for `pathological`.
+        tiers: for `tiers`, how many there are.
         path: for `list`, a JSON file with one list of indices a client.
         seed: of the shuffle and of the draws.
         min_examples: a client with fewer is refused; 0 permits empty clients.
@@ -140,6 +143,8 @@ def partition_clients(
             )
         if kind == "dirichlet":
             partition = _dirichlet(labels, clients, alpha, seed, min_examples)
+        elif kind == "tiers":
+            partition = _by_tier(labels, clients, tiers, seed)
         else:
             partition = _pathological(labels, clients, classes_per_client, seed)
     elif kind == "iid":
@@ -164,6 +169,7 @@ def _check_sizes(partition: Partition, kind: str, min_examples: int) -> None:
             "owner": "leave out owners with few examples, or take fewer clients",
             "dirichlet": "take a larger alpha, fewer clients or another seed",
             "pathological": "take more classes a client, fewer clients or another seed",
+            "tiers": "take fewer clients or fewer tiers",
             "list": "give it more in the file, or leave it out",
         }[kind]
         raise ConfigError(
@@ -274,6 +280,28 @@ def _pathological(labels: Labels, clients: int, classes: int, seed: int) -> Part
         raise ConfigError(
             f"partition pathological: {clients} clients with {classes} classes each: {error}"
         ) from error
+
+
+def _by_tier(labels: Labels, clients: int, tiers: int, seed: int) -> Partition:
+    """Give tier t of T the first t/T of the classes, each dealt evenly among all that have it."""
+    present = np.unique(labels)
+    if not 1 <= tiers <= min(clients, len(present)):
+        raise ConfigError(
+            f"partition tiers: {tiers} tiers, expected 1 to {min(clients, len(present))}, as many "
+            "as there are classes and clients at the most"
+        )
+    tier_of_client = np.arange(clients) * tiers // clients
+    lowest_tier = np.arange(len(present)) * tiers // len(present)
+    rng = np.random.default_rng(seed)
+    rows: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
+    for label, lowest in zip(present, lowest_tier, strict=True):
+        examples = rng.permutation(np.flatnonzero(labels == label))
+        able = rng.permutation(np.flatnonzero(tier_of_client >= lowest))
+        for client, part in zip(able, np.array_split(examples, len(able)), strict=True):
+            rows[client].append(part)
+    each = [np.concatenate(parts) for parts in rows]
+    sizes = np.fromiter((len(row) for row in each), np.int64, clients)
+    return Partition(np.concatenate(each).astype(np.int64), _offsets(sizes))
 
 
 def _assignment(partitioner: Any, labels: Labels) -> Partition:

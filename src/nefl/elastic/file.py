@@ -20,7 +20,6 @@ from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
 from nefl.methods import networks_of
-from nefl.models.ordered_dropout import SERVING_PER_SUBMODEL
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
 from nefl.nesting.modules import StaticBatchNorm
@@ -223,5 +222,5 @@ def described_family(card: Card) -> Family:
     build = ModelBuilder(card.model, card.signature, method.norm, method.learned_steps)
     if list(specs) != list(range(1, len(specs) + 1)):
         raise RunError(f"submodels {list(specs)}: expected 1, 2, … in order")
-    own = SERVING_PER_SUBMODEL if method.ordered_dropout else method.per_submodel
-    return Family(build, tuple(s.spec for s in card.submodels), own, "an elastic file")
+    specs_in_order = tuple(s.spec for s in card.submodels)
+    return Family(build, specs_in_order, method.per_submodel, "an elastic file")

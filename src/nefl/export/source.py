@@ -20,7 +20,6 @@ from nefl.asking.ways import card_facts
 from nefl.engines.site import Site
 from nefl.measured import MeasuredBy
 from nefl.methods import method_of, networks_like
-from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_macs, count_params
@@ -134,9 +133,7 @@ def open_run(
     setting = assemble(replace(config, engine=engine, local=local), task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
-    state = read_kept(path, setting.family, best=best)
-    family, state = serving(setting.family, state)
-    return Source(replace(setting, family=family), state)
+    return Source(setting, read_kept(path, setting.family, best=best))
 
 
 def predict_batches(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

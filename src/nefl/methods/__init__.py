@@ -1,6 +1,12 @@
 """The methods: what each is, how one is found, and the family that it trains."""
 
-from nefl.methods.families import capability_levels, check_ratios, family_of, make_family
+from nefl.methods.families import (
+    built_in_levels,
+    capability_levels,
+    check_ratios,
+    family_of,
+    make_family,
+)
 from nefl.methods.finding import (
     check_sets,
     find_method,
@@ -10,11 +16,13 @@ from nefl.methods.finding import (
     networks_of,
 )
 from nefl.methods.method import Method
+from nefl.methods.prices import priced
 from nefl.methods.table import METHODS
 
 __all__ = [
     "METHODS",
     "Method",
+    "built_in_levels",
     "capability_levels",
     "check_ratios",
     "check_sets",
@@ -25,4 +33,5 @@ __all__ = [
     "method_reference",
     "networks_like",
     "networks_of",
+    "priced",
 ]

@@ -11,11 +11,10 @@ from nefl.errors import ConfigError
 from nefl.methods.finding import find_method, method_of
 from nefl.methods.method import Method
 from nefl.models.families import compensate_skipped, default_ratios, find_submodels
-from nefl.models.ordered_dropout import OrderedDropoutBuilder
 from nefl.models.table import ModelBuilder
 from nefl.nesting.inside import train_within
 from nefl.nesting.signature import Signature
-from nefl.nesting.spec import Builder, Family
+from nefl.nesting.spec import Builder, Family, SubmodelSpec
 from nefl.own_code import call_own, own_code, place_of
 from nefl.references import import_function, is_reference
 
@@ -50,16 +49,21 @@ def family_of(
     Raises:
         ConfigError: if a name is unknown, or a user's function returns something else.
     """
+    row = method_of(model)
     if not is_reference(model.name):
-        row = method_of(model)
         built = _built_in(model.name, row, signature, model.ratios, model.init)
         return _with_members(built, model, row)
-    row = method_of(model)
-    if row.ordered_dropout or row.members == "capable":
-        raise ConfigError(
-            f"model.method {model.method}: needs a model of nefl's own; with {model.name} take "
-            "another method, such as fjord or fedavg"
-        )
+    family = _own_family(model, signature, arguments)
+    if row.members == "scaled":
+        return _with_members(family, model, row)
+    specs = _one_of(family.specs, row)
+    return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
+
+
+def _own_family(
+    model: ModelConfig, signature: Signature, arguments: Mapping[str, Any] | None
+) -> Family:
+    """Return the whole family that a user's own function makes."""
     for key in ("ratios", "init"):
         if getattr(model, key) is not None:
             raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
@@ -70,10 +74,24 @@ def family_of(
             f"{model.name}: returned {type(family).__name__}, expected a Family; return "
             "nefl.Family(build, specs)"
         )
+    return family
+
+
+def _one_of(specs: tuple[SubmodelSpec, ...], row: Method) -> tuple[SubmodelSpec, ...]:
+    """Return the submodels that a method has of a family.
+
+    Raises:
+        ConfigError: if it is to have one that is not there.
+    """
     if row.members == "scaled":
-        return _with_members(family, model, row)
-    specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
-    return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
+        return specs
+    if row.members == "exclusive" and row.alone > len(specs):
+        raise ConfigError(
+            f"model.method_options.member is {row.alone}: the family has submodels 1 to "
+            f"{len(specs)}"
+        )
+    place = {"small": 1, "exclusive": row.alone}.get(row.members, len(specs))
+    return specs[place - 1 : place]
 
 
 def _with_members(family: Family, model: ModelConfig, row: Method) -> Family:
@@ -133,21 +151,31 @@ def _built_in(
     wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
     found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
     specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs
-    if row.members == "small":
-        specs = specs[:1]
-    vouched_for = ""
-    if row.ordered_dropout:
-        build = OrderedDropoutBuilder(build, specs)
-        vouched_for = "the full model has the norms of every narrower net, and uses its own alone"
-    return Family(build, specs, row.per_submodel, found.source, vouched_for=vouched_for)
+    return Family(build, _one_of(specs, row), row.per_submodel, found.source)
 
 
-def capability_levels(model: ModelConfig, submodels: int) -> int:
-    """Return how many levels of capability clients are told apart by; normally the submodels.
+def capability_levels(
+    model: ModelConfig, signature: Signature, arguments: Mapping[str, Any] | None = None
+) -> tuple[int, int]:
+    """Return how many levels of capability clients are told apart by, and how many take no part.
 
-    Where only capable clients take part in training the full model, the levels are those of the
-    submodels that there would be.
+    Where only those who can train one submodel take part, the levels are those of the submodels
+    that there would be. Elsewhere both are 0: there are as many as submodels, and all take part.
     """
-    if method_of(model).members != "capable" or is_reference(model.name):
-        return submodels
-    return len(default_ratios(model.name) if model.ratios is None else model.ratios)
+    if is_reference(model.name) and _asks_for_the_able(method_of(model)):
+        whole = len(_own_family(model, signature, arguments))
+        return whole, (method_of(model).alone or whole) - 1
+    return built_in_levels(model)
+
+
+def built_in_levels(model: ModelConfig) -> tuple[int, int]:
+    """Return the levels of capability of a built-in model, as `capability_levels` does."""
+    row = method_of(model)
+    if is_reference(model.name) or not _asks_for_the_able(row):
+        return 0, 0
+    whole = len(default_ratios(model.name) if model.ratios is None else model.ratios)
+    return whole, (row.alone or whole) - 1
+
+
+def _asks_for_the_able(row: Method) -> bool:
+    return row.members in ("capable", "exclusive")

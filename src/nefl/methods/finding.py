@@ -79,7 +79,7 @@ def networks_like(method: Method) -> str:
     """Return the name of a method of the table that builds the same networks; "" if none does."""
 
     def networks(row: Method) -> tuple[object, ...]:
-        return row.norm, row.learned_steps, row.per_submodel, row.ordered_dropout
+        return row.norm, row.learned_steps, row.per_submodel
 
     return next((name for name in METHODS if networks(METHODS[name]) == networks(method)), "")
 

@@ -12,7 +12,7 @@ from nefl.nesting.modules import BatchNorm, StepSize
 from nefl.server.steps import ServerStep
 
 Exits = Literal["none", "own", "all"]
-Members = Literal["scaled", "full", "capable", "small"]
+Members = Literal["scaled", "full", "capable", "small", "exclusive"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Method:
         clip_norm: largest gradient norm in local training, if it is clipped.
         members: which submodels there are: those of the scaling, by what a client can do
             (`scaled`); the full one alone, for every client (`full`) or only for those that can
-            train it just then (`capable`); or the smallest alone, for every client (`small`).
-        ordered_dropout: whether a client trains narrower nets within its own (FjORD).
+            train it just then (`capable`); the smallest alone, for every client (`small`); or one
+            of them alone, for those that can train it just then (`exclusive`).
+        alone: the number of that one, from 1, where it is `exclusive`.
         rolling: whether each round shifts which channels come first (FedRolex).
         objective: what clients follow in local training, where a row is not enough.
         step: what the server makes of a round's average, where that is part of the method.
@@ -45,7 +46,7 @@ class Method:
     exits: Exits = "none"
     clip_norm: float | None = None
     members: Members = "scaled"
-    ordered_dropout: bool = False
+    alone: int = 0
     rolling: bool = False
     objective: Objective = field(default_factory=Objective)
     step: ServerStep | None = None

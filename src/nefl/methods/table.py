@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from nefl.client.drift import ControlVariates, Dynamic, Proximal
 from nefl.client.exits import Graded, Mutual
-from nefl.client.within import SmallestWithin
+from nefl.client.objective import Objective
+from nefl.client.within import Teacher, Trains, Which, Within
 from nefl.errors import ConfigError, unknown_name
 from nefl.methods.method import Method
 from nefl.nesting.modules import StepSize
@@ -31,7 +32,7 @@ _ROWS = {
     "nefl-wd-shared": Method("both", (), about="NeFL-WD, all shared and steps constant"),
     "fjord": Method("width", about="FjORD: width, batch norms per submodel"),
     "fjord-od": Method(
-        "width", (), ordered_dropout=True, about="FjORD with ordered dropout in local steps"
+        "width", objective=Within("one"), about="FjORD with ordered dropout in local steps"
     ),
     "heterofl": Method(
         "width", (), norm="static", clip_norm=1.0, about="HeteroFL: width, static norms"
@@ -59,13 +60,61 @@ _ROWS = {
     "fedavg-small": Method(
         "both", (), members="small", about="FedAvg: the smallest submodel for everyone"
     ),
-    "nefl-w-within": Method(
-        "width",
-        learned_steps=True,
-        objective=SmallestWithin(),
-        about="NeFL-W, the smallest submodel is trained inside each larger one",
-    ),
 }
+
+
+def within(
+    family: str = "nefl-d",
+    which: Which = "smallest",
+    weight: float = 1.0,
+    fade: float = 1.0,
+    every: int = 1,
+    from_round: int = 1,
+    teacher: Teacher = "largest",
+    teaching: float = 0.5,
+    temperature: float = 1.0,
+    trains: Trains = "all",
+) -> Method:
+    """Return a method whose clients train smaller submodels inside their own.
+
+    Args:
+        family: the method whose submodels are trained.
+        which: which ones besides the client's own; this and the rest as `Within` has them.
+        weight: what their loss counts, the own one's being 1.
+        fade: the share of that weight which is left in the last round.
+        every: they are trained in every so many-th step.
+        from_round: the first round in which they are.
+        teacher: who teaches whom.
+        teaching: the share of a taught one's loss that comes from its teacher.
+        temperature: what outputs are divided by before they are compared.
+        trains: whether they train their corners too, or only what they have for themselves.
+    """
+    inside = Within(
+        which,
+        weight=weight,
+        fade=fade,
+        every=every,
+        from_round=from_round,
+        teacher=teacher,
+        teaching=teaching,
+        temperature=temperature,
+        trains=trains,
+    )
+    about = "smaller submodels are trained inside larger ones"
+    return replace(_plain_row(family), objective=inside, about=about)
+
+
+def exclusive(member: int = 1, family: str = "nefl-wd") -> Method:
+    """Return FedAvg of one submodel, trained by those clients alone that can hold it.
+
+    Args:
+        member: the number of the submodel in its family, from 1.
+        family: the method whose submodel it is.
+    """
+    if not isinstance(member, int) or isinstance(member, bool) or member < 1:
+        raise ConfigError(f"model.method_options.member is {member!r}: give a number from 1")
+    about = "FedAvg of one submodel, by the clients that can hold it"
+    return replace(_plain_row(family), members="exclusive", alone=member, about=about)
 
 
 def fedprox(mu: float = 0.01, family: str = "nefl-wd") -> Method:
@@ -130,6 +179,20 @@ def depthfl_full(alpha: float = 0.1, slow_start: int = 300) -> Method:
     )
 
 
+def _plain_row(name: object) -> Method:
+    """Return a method of nested submodels whose clients follow the task's loss alone."""
+    row = _row(name)
+    if row.members != "scaled" or type(row.objective) is not Objective:
+        plain = [
+            n for n, r in _ROWS.items() if r.members == "scaled" and type(r.objective) is Objective
+        ]
+        raise ConfigError(
+            f"model.method_options.family {name!r}: has one submodel alone, or an objective of its "
+            f"own; take one of {', '.join(plain)}"
+        )
+    return row
+
+
 def _row(name: object) -> Method:
     if not isinstance(name, str) or name not in _ROWS:
         raise unknown_name("model.method_options.family", str(name), _ROWS)
@@ -141,6 +204,8 @@ MAKERS: Mapping[str, Callable[..., Method]] = {
     "scaffold": scaffold,
     "feddyn": feddyn,
     "depthfl-full": depthfl_full,
+    "within": within,
+    "exclusive": exclusive,
 }
 """Methods that take `model.method_options`."""
 

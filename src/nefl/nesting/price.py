@@ -19,12 +19,13 @@ class SubmodelProfile:
         step_sizes: how many learned step sizes it has.
         macs: multiply-accumulates of its convolutions for one example, as the paper counts.
         macs_total: the same for all layers.
-        train_macs: those of a training step for one example: all classifiers that are trained,
-            forward and backward; the mean where a step draws what it trains.
+        train_macs: those of a training step for one example: all classifiers and all members
+            within that are trained, forward and backward; the mean where steps differ.
         train_memory_bytes: weights, gradients, what the optimiser keeps, buffers, a batch of
             inputs and the activations that autograd keeps for it. Scratch space of kernels comes
             on top.
         payload_bytes: what is sent to a client, and again what it sends back.
+        activation_bytes: the part of the training memory that a batch takes.
     """
 
     index: int
@@ -41,3 +42,4 @@ class SubmodelProfile:
     train_macs: int
     train_memory_bytes: int
     payload_bytes: int
+    activation_bytes: int = 0

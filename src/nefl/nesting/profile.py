@@ -15,6 +15,9 @@ from nefl.nesting.spec import Family, SubmodelSpec, build_on_meta
 
 _CONVOLUTION = torch.ops.aten.convolution
 
+GRADIENTS_TOO = 2
+"""A number for each weight while it is trained: itself, and its gradient."""
+
 PASSES = 3
 """Forward passes that a training step costs: one forward, and about two backward."""
 
@@ -51,6 +54,7 @@ def profile_family(
         module = family.meta_module(index)
         macs, macs_total = count_macs(module, signature)
         params = count_params(module)
+        activations = batch_memory(module, signature, batch_size)
         gamma, gamma_d = params / full_params, _depth_ratio(family, spec, full, full_params)
         uniform = not isinstance(spec.width, tuple) and spec.inner_width is None
         profiles.append(
@@ -67,8 +71,9 @@ def profile_family(
                 macs=macs,
                 macs_total=macs_total,
                 train_macs=PASSES * count_train_macs(module, signature),
-                train_memory_bytes=training_memory(module, signature, batch_size, optimiser_copies),
+                train_memory_bytes=weight_memory(module, optimiser_copies) + activations,
                 payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
+                activation_bytes=activations,
             )
         )
     return profiles
@@ -96,15 +101,8 @@ def count_macs(module: nn.Module, signature: Signature) -> tuple[int, int]:
 
 
 def count_train_macs(module: nn.Module, signature: Signature) -> int:
-    """Return the MACs of the forward pass of a training step, for one example.
-
-    A module that draws what it trains in a step has a method `drawn_nets` that returns the nets
-    it draws from, all equally likely.
-    """
-    drawn = getattr(module, "drawn_nets", None)
-    nets = drawn() if drawn else [module]
-    counters = [_count(net, signature, every_exit=True) for net in nets]
-    return sum(counter.get_total_flops() // 2 for counter in counters) // len(counters)
+    """Return the MACs of the forward pass of a training step, for one example."""
+    return int(_count(module, signature, every_exit=True).get_total_flops() // 2)
 
 
 def _count(module: nn.Module, signature: Signature, *, every_exit: bool) -> FlopCounterMode:
@@ -114,10 +112,15 @@ def _count(module: nn.Module, signature: Signature, *, every_exit: bool) -> Flop
     return counter
 
 
-def training_memory(
-    module: nn.Module, signature: Signature, batch_size: int, optimiser_copies: int = 0
-) -> int:
-    """Return the bytes that a training step needs, see `SubmodelProfile`."""
+def weight_memory(module: nn.Module, optimiser_copies: int = 0) -> int:
+    """Return the bytes of weights, gradients, what an optimiser keeps of them, and buffers."""
+    weights = sum(p.numel() * p.element_size() for p in module.parameters())
+    buffers = sum(b.numel() * b.element_size() for b in module.buffers())
+    return (GRADIENTS_TOO + optimiser_copies) * weights + buffers
+
+
+def batch_memory(module: nn.Module, signature: Signature, batch_size: int) -> int:
+    """Return the bytes of a batch of inputs and of the activations that autograd keeps for it."""
     fixed = {_identity(t) for t in (*module.parameters(), *module.buffers())}
     batch = signature.example(batch_size, "meta")
     kept = {_identity(batch): batch}
@@ -129,10 +132,7 @@ def training_memory(
 
     with _mode(module, training=True), torch.autograd.graph.saved_tensors_hooks(keep, _same):
         _forward(module, batch, every_exit=True)
-    weights = sum(p.numel() * p.element_size() for p in module.parameters())
-    buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    copies = 2 + optimiser_copies
-    return copies * weights + buffers + sum(t.untyped_storage().nbytes() for t in kept.values())
+    return sum(t.untyped_storage().nbytes() for t in kept.values())
 
 
 def _identity(tensor: Tensor) -> int:

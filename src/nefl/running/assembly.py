@@ -30,6 +30,7 @@ from nefl.methods import (
     family_of,
     method_of,
     method_reference,
+    priced,
 )
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.nesting.price import SubmodelProfile
@@ -39,7 +40,7 @@ from nefl.nesting.spec import Family
 from nefl.own_code import own_code
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code
-from nefl.rounds import Engine, Plan, travel_bytes
+from nefl.rounds import Engine, Plan
 from nefl.running.counted import counted_once
 from nefl.running.tryout import EXAMPLES, try_out
 from nefl.server.averages import check_average
@@ -250,23 +251,30 @@ def arrange(config: RunConfig, task: Task) -> Setting:
         _try_out(config, family, task)
     _try_metrics(task)
     partition, tests = deal_examples(config, task)
-    plan = _plan(config, family, partition, task.signature)
+    plan = _plan(config, family, partition, task)
     return Setting(config, family, task, partition, tests, plan)
 
 
-def _plan(config: RunConfig, family: Family, partition: Partition, signature: Signature) -> Plan:
+def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -> Plan:
     fleet = None
     if config.clients.capability == "devices":
-        profiles = run_profiles(config, family, signature)
+        profiles = run_profiles(config, family, task.signature)
         fleet = Fleet(config.clients, profiles, config.local.epochs, partition.sizes, config.seed)
-    levels = capability_levels(config.model, len(family))
-    cohort = CohortPlan(config.clients, len(family), config.seed, fleet, levels=levels)
+    levels, left_out = capability_levels(config.model, task.signature, task.model_arguments())
+    cohort = CohortPlan(
+        config.clients, len(family), config.seed, fleet, levels=levels, left_out=left_out
+    )
     dealt = tuple(map(int, partition.sizes))
     method = method_of(config.model)
     receives, sends = method.objective.receives, method.objective.sends
     step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
     check_average(config.server)
+    if method.rolling and config.clients.small_first is not None:
+        raise ConfigError(
+            f"clients.small_first: with {config.model.method} other channels come first each "
+            "round, so that none are new; leave it out"
+        )
     return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
 
 
@@ -308,18 +316,13 @@ def run_profiles(
         ConfigError: if the model cannot take inputs of that shape.
     """
     objective, local = method_of(config.model).objective, config.local
-    ways = objective.receives, objective.sends
-    copies = optimiser_copies(local) + len(objective.keeps) + sum(map(len, ways))
+    sets = (*objective.keeps, *objective.receives, *objective.sends)
+    copies = optimiser_copies(local) + len(sets)
     # What the user's own code builds may have no hash to be remembered by.
     own = is_reference(config.model.name) or method_reference(config.model.method) is not None
     count = profile_family if own else counted_once
-    return tuple(
-        replace(
-            profile,
-            payload_bytes=sum(travel_bytes(family, profile.index, sets) for sets in ways) // 2,
-        )
-        for profile in count(family, signature, local.batch_size, copies)
-    )
+    counted = count(family, signature, local.batch_size, copies)
+    return priced(counted, family, objective, config.rounds, copies)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

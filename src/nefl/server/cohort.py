@@ -1,6 +1,7 @@
 """Who takes part in a round, and which submodel each of them trains."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -51,8 +52,9 @@ class CohortPlan:
         seed: the run's seed.
         fleet: the devices, where capability is a matter of devices.
         roster: who is there, where clients are real; without one, everybody always is.
-        levels: how many tiers clients fall into, if there are more than submodels; then the
-            submodels are for the upper ones, and clients below take no part.
+        levels: how many tiers clients fall into, if not as many as there are submodels.
+        left_out: how many of them are below the smallest submodel and take no part; submodels are
+            for those above it, the largest for all that remain.
     """
 
     clients: ClientsConfig
@@ -61,11 +63,7 @@ class CohortPlan:
     fleet: Fleet | None = None
     roster: Roster | None = None
     levels: int = 0
-
-    @property
-    def left_out(self) -> int:
-        """How many levels are below the smallest submodel."""
-        return max(0, self.levels - self.submodels)
+    left_out: int = 0
 
 
 def tier_of(client: int, clients: int, submodels: int) -> int:
@@ -82,7 +80,7 @@ def sample_cohort(plan: CohortPlan, round_number: int, attempt: int = 0) -> list
     pool = range(plan.clients.count) if plan.roster is None else plan.roster.present()
     if plan.left_out and plan.fleet is None:
         order = (pool[place] for place in rng.permutation(len(pool)))
-        able = (client for client in order if _submodel_for(client, plan, round_number))
+        able = (client for client in order if _takes_part(client, plan, round_number))
         return sorted(islice(able, plan.clients.per_round))
     size = min(plan.clients.per_round, len(pool))
     chosen = rng.choice(len(pool), size, replace=False, shuffle=False)
@@ -95,32 +93,86 @@ def assign_submodels(cohort: Sequence[int], plan: CohortPlan, round_number: int)
     The order is that of the sums, so that they repeat bit for bit, and largest first keeps many
     workers busy to the end. A client whose device fits no submodel sits the round out.
     """
-    tasks = []
-    for client in cohort:
-        submodel = _submodel_for(client, plan, round_number)
-        if submodel is not None:
-            tasks.append(TrainTask(round_number, client, submodel))
+    if plan.clients.choice == "turns":
+        able = {client: _choices(client, plan, round_number) for client in cohort}
+        given = take_turns(able, generator_for(plan.seed, Purpose.SUBMODEL, round_number))
+    else:
+        drawn = {client: _submodel_for(client, plan, round_number) for client in cohort}
+        given = {client: submodel for client, submodel in drawn.items() if submodel is not None}
+    tasks = [TrainTask(round_number, client, submodel) for client, submodel in given.items()]
     return sorted(tasks, key=lambda task: (-task.submodel, task.client))
 
 
 def _submodel_for(client: int, plan: CohortPlan, round_number: int) -> int | None:
+    """Return the submodel that a client comes to by itself, if it can train any in this round."""
+    levels, ceiling = _levels(client, plan, round_number)
+    if not levels:
+        return None
+    level = levels[-1]
+    if len(levels) > 1 and plan.clients.capability == "tiers":
+        level = int(generator_for(plan.seed, Purpose.SUBMODEL, round_number, client).choice(levels))
+    submodel = level - plan.left_out
+    return min(submodel, ceiling) if submodel > 0 else None
+
+
+def _takes_part(client: int, plan: CohortPlan, round_number: int) -> bool:
+    if plan.clients.choice == "turns":
+        return bool(_choices(client, plan, round_number))
+    return _submodel_for(client, plan, round_number) is not None
+
+
+def _choices(client: int, plan: CohortPlan, round_number: int) -> list[int]:
+    """Return all submodels that a client can train in a round, in rising order."""
+    levels, ceiling = _levels(client, plan, round_number)
+    return sorted({min(k - plan.left_out, ceiling) for k in levels if k > plan.left_out})
+
+
+def _levels(client: int, plan: CohortPlan, round_number: int) -> tuple[Sequence[int], int]:
+    """Return the levels that a client may be of in a round, and the largest submodel it may have.
+
+    One that a device decides on can do all that is smaller, and does the largest by itself.
+    """
     known = Standing() if plan.roster is None else plan.roster.standing(client)
-    submodel = _wanted_submodel(client, known.tier, plan, round_number)
-    if submodel is None or known.largest is None:
-        return submodel
-    return min(submodel, known.largest)
-
-
-def _wanted_submodel(
-    client: int, level: int | None, plan: CohortPlan, round_number: int
-) -> int | None:
-    levels = plan.submodels + plan.left_out
-    if level is None:
-        if plan.fleet is not None:
-            return plan.fleet.largest_fitting(client, round_number)
-        level = tier_of(client, plan.clients.count, levels)
+    ceiling = min(known.largest or plan.submodels, unlocked_in(plan, round_number))
+    levels, tier = plan.levels or plan.submodels, known.tier
+    if tier is None and plan.fleet is not None:
+        fitting = plan.fleet.largest_fitting(client, round_number) or 0
+        return range(1 + plan.left_out, fitting + plan.left_out + 1), ceiling
+    if tier is None:
+        tier = tier_of(client, plan.clients.count, levels)
     if plan.clients.capability == "tiers":
-        choices = tier_choices(level, levels, plan.clients.spread)
-        rng = generator_for(plan.seed, Purpose.SUBMODEL, round_number, client)
-        level = int(rng.choice(choices))
-    return level - plan.left_out if level > plan.left_out else None
+        return tier_choices(tier, levels, plan.clients.spread), ceiling
+    return (tier,), ceiling
+
+
+def unlocked_in(plan: CohortPlan, round_number: int) -> int:
+    """Return the largest submodel that is trained in a round, where small ones come first."""
+    if plan.clients.small_first is None:
+        return plan.submodels
+    alone, everyone = plan.clients.small_first
+    share = (round_number - alone) / (everyone - alone)
+    return 1 + math.floor((plan.submodels - 1) * min(1.0, max(0.0, share)))
+
+
+def take_turns(able: Mapping[int, Sequence[int]], rng: np.random.Generator) -> dict[int, int]:
+    """Give each client one of the submodels that it can train, as many different ones as can be.
+
+    Args:
+        able: what each client can train; one that can train nothing is left out.
+        rng: decides among what is equally good.
+    """
+    from scipy.optimize import linear_sum_assignment  # half a second, for those who ask for turns
+
+    waiting = [client for client, choices in able.items() if choices]
+    submodels = sorted({k for choices in able.values() for k in choices})
+    given: dict[int, int] = {}
+    while waiting:  # a turn for everyone, then another for those who are left
+        cost = rng.random((len(waiting), len(submodels)))
+        for row, client in enumerate(waiting):
+            cost[row, [k not in able[client] for k in submodels]] = len(waiting) + 1
+        rows, columns = linear_sum_assignment(cost)
+        for row, column in zip(rows, columns, strict=True):
+            if submodels[column] in able[waiting[row]]:
+                given[waiting[row]] = submodels[column]
+        waiting = [client for client in waiting if client not in given]
+    return given

@@ -37,6 +37,7 @@ def deal_examples(config: RunConfig, task: Task) -> tuple[Partition, int]:
         owners=None if owners is None else owners[chosen.train],
         alpha=config.partition.alpha,
         classes_per_client=config.partition.classes_per_client,
+        tiers=config.partition.tiers,
         path=config.partition.file,
         seed=config.seed,
         min_examples=config.partition.min_examples,

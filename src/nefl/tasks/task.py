@@ -154,6 +154,11 @@ class Task:
         """How many classes there are; 0 where there are none."""
         return len(self.class_names)
 
+    @property
+    def gives_logits(self) -> bool:
+        """Whether outputs are logits of classes or tokens, not numbers to foretell."""
+        return self.loss == "cross-entropy" or (self.classes > 0 and self.signature.outputs > 1)
+
     def visible(self, columns: Columns) -> Columns:
         """Return the columns that batches are made of: whose an example is, nobody learns."""
         return {name: column for name, column in columns.items() if name != self.owner}

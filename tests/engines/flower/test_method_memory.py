@@ -42,7 +42,7 @@ def sha(result: nefl.RunResult) -> str:
 
 
 @pytest.mark.parametrize("choice", ["server", "client"])
-@pytest.mark.parametrize("method", ["scaffold", "nefl-w-within"])
+@pytest.mark.parametrize("method", ["scaffold", "within"])
 def test_same_bits_as_the_serial_engine_also_after_a_kill(
     quick: dict[str, Any], tmp_path: Path, method: str, choice: str
 ) -> None:

@@ -122,7 +122,7 @@ def _tier_of(each: DrawnRun, submodels: int) -> Callable[[int], str]:
     if config.clients.capability == "devices" and sizes is not None:
         fleet = Fleet(config.clients, each.costs.profiles, config.local.epochs, sizes, config.seed)
         return lambda client: fleet.device(client).name
-    count, levels = config.clients.count, levels_of(config.model, submodels)
+    count, levels = config.clients.count, levels_of(config.model)[0] or submodels
     return lambda client: f"tier {tier_of(client, count, levels)}"
 
 

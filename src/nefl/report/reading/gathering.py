@@ -86,6 +86,7 @@ def effective(run: Run) -> dict[str, Any]:
         "dirichlet": partition.get("partition.alpha"),
         "quantity": partition.get("partition.alpha"),
         "pathological": partition.get("partition.classes_per_client"),
+        "tiers": partition.get("partition.tiers"),
         "list": partition.get("partition.file"),
     }.get(kind)
     settings["partition"] = kind if detail is None else f"{kind}({detail})"

@@ -13,7 +13,7 @@ from nefl.config import ModelConfig, RunConfig
 from nefl.data.augment import make_transform
 from nefl.data.catalog import DATASETS
 from nefl.errors import NeflError, RunError
-from nefl.methods import capability_levels, family_of, method_reference
+from nefl.methods import built_in_levels, family_of, method_reference
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
@@ -100,18 +100,21 @@ def assignments_again(
         if sizes is None or not profiles:
             return None
         fleet = Fleet(config.clients, profiles, config.local.epochs, sizes, config.seed)
-    levels = levels_of(config.model, submodels)
-    plan = CohortPlan(config.clients, submodels, config.seed, fleet, levels=levels)
+    levels, left_out = levels_of(config.model)
+    plan = CohortPlan(
+        config.clients, submodels, config.seed, fleet, levels=levels, left_out=left_out
+    )
     found = [entry.clients or _drawn_again(entry, plan) for entry in run.rounds]
     agreed = all(_counts(a) == dict(e.trained) for a, e in zip(found, run.rounds, strict=True))
     return found if agreed else None
 
 
-def levels_of(model: ModelConfig, submodels: int) -> int:
-    """Return how many levels of capability there were; those of a user's method are not asked."""
-    if method_reference(model.method) is not None:
-        return submodels
-    return capability_levels(model, submodels)
+def levels_of(model: ModelConfig) -> tuple[int, int]:
+    """Return how many levels of capability there were, and how many took no part.
+
+    A user's own code is not asked.
+    """
+    return (0, 0) if method_reference(model.method) is not None else built_in_levels(model)
 
 
 def _drawn_again(entry: RoundEntry, plan: CohortPlan) -> Assignment:

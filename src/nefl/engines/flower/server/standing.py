@@ -24,7 +24,8 @@ class Terms:
         examples: how many examples each client has; empty if unknown.
         run: what a node needs to time the submodels.
         left_out: tiers below that of the smallest submodel, whose clients train nothing; above 0
-            where only those take part who can train the full model.
+            where only those take part who can train one of them.
+        levels: how many tiers there are, if not as many as submodels.
     """
 
     config: RunConfig
@@ -33,6 +34,7 @@ class Terms:
     examples: Sequence[int] = ()
     run: Mapping[str, Any] | None = None
     left_out: int = 0
+    levels: int = 0
 
 
 def work_out_standing(
@@ -50,6 +52,8 @@ def work_out_standing(
             raise UpdateError("no submodel fits its memory and speed")
         largest = min(largest, fitting)
     highest = largest + terms.left_out
+    if largest == terms.submodels:
+        highest = max(highest, terms.levels)
     tier = entry.tier
     if tier is None and capability.tier is not None:
         tier = max(capability.tier, 1)

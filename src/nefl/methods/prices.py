@@ -1,0 +1,78 @@
+"""What a method makes of the price of a submodel: members within cost work, memory and traffic."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nefl.client.objective import Objective
+from nefl.nesting.inside import member_layout
+from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.profile import GRADIENTS_TOO
+from nefl.nesting.sets import travel_bytes
+from nefl.nesting.spec import Family
+
+
+def priced(
+    profiles: Sequence[SubmodelProfile],
+    family: Family,
+    objective: Objective,
+    rounds: int,
+    optimiser_copies: int = 0,
+) -> tuple[SubmodelProfile, ...]:
+    """Return what submodels cost when a method trains them.
+
+    Args:
+        profiles: what each costs by itself.
+        family: the family, with the members that are trained within.
+        objective: what clients follow.
+        rounds: rounds of the run; where they differ in work, its mean is taken.
+        optimiser_copies: numbers that are kept for each weight, besides itself and its gradient.
+    """
+    return tuple(
+        replace(
+            profile,
+            train_macs=round(_macs(profiles, family, objective, profile.index, rounds)),
+            train_memory_bytes=profile.train_memory_bytes
+            + _more_memory(profiles, family, objective, profile.index, optimiser_copies),
+            payload_bytes=sum(
+                travel_bytes(family, profile.index, sets)
+                for sets in (objective.receives, objective.sends)
+            )
+            // 2,
+        )
+        for profile in profiles
+    )
+
+
+def _macs(
+    profiles: Sequence[SubmodelProfile],
+    family: Family,
+    objective: Objective,
+    submodel: int,
+    rounds: int,
+) -> float:
+    members = family.members_within(submodel)
+    if not members:
+        return profiles[submodel - 1].train_macs
+    total = sum(
+        often * profiles[number - 1].train_macs
+        for round_number in range(1, rounds + 1)
+        for number, often in objective.work(members, submodel, round_number).items()
+    )
+    return total / rounds
+
+
+def _more_memory(
+    profiles: Sequence[SubmodelProfile],
+    family: Family,
+    objective: Objective,
+    submodel: int,
+    copies: int,
+) -> int:
+    """Return the bytes that members within take: activations, and what they have for themselves."""
+    members = family.members_within(submodel)
+    if not members:
+        return 0
+    together = objective.at_once(members, submodel)
+    activations = sum(profiles[number - 1].activation_bytes for number in together)
+    own = sum(info.nbytes for info in member_layout(family, submodel).values())
+    return activations - profiles[submodel - 1].activation_bytes + (GRADIENTS_TOO + copies) * own

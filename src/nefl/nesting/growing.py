@@ -1,0 +1,101 @@
+"""Small first: a submodel that is trained for the first time enters without a jump.
+
+Until then nobody has trained what only it holds. It takes over the norms and step sizes of the
+largest submodel inside it; blocks that are new to it begin with step size 0, and channels that are
+new hand on nothing to those that were there: their outgoing weights begin at 0. So it does just
+what the one inside it does, if that holds all that was trained before; else it is near to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from nefl.nesting.corners import corner
+from nefl.nesting.inside import members_inside
+from nefl.nesting.modules import StepSize
+from nefl.nesting.spec import Family
+from nefl.state import ServerState
+
+_CONNECTIONS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules whose weights go from channels on axis 1 to channels on axis 0."""
+
+
+@torch.no_grad()
+def unlock(state: ServerState, family: Family, before: int, now: int) -> ServerState:
+    """Return the state in which further submodels are ready to be trained.
+
+    Args:
+        state: the state after rounds in which submodels up to `before` were trained.
+        family: its family.
+        before: the largest submodel that was trained so far.
+        now: the largest that shall be trained from here on.
+    """
+    for submodel in range(before + 1, now + 1):
+        known = range(1, submodel)
+        shared = dict(state.shared)
+        for name in _connections(family, submodel):
+            if name in shared:
+                shared[name] = _without_new_inputs(shared[name], name, family, submodel, known)
+        own = list(state.per_submodel)
+        own[submodel - 1] = _taken_over(state, family, submodel)
+        state = replace(state, shared=shared, per_submodel=tuple(own))
+    return state
+
+
+def _connections(family: Family, submodel: int) -> list[str]:
+    """Return the weights of a submodel that go from channels to channels."""
+    named = family.meta_module(submodel).named_modules()
+    grouped = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return [
+        f"{prefix}.weight"
+        for prefix, child in named
+        if isinstance(child, _CONNECTIONS) and not (isinstance(child, grouped) and child.groups > 1)
+    ]
+
+
+def _without_new_inputs(
+    whole: Tensor, name: str, family: Family, submodel: int, known: Sequence[int]
+) -> Tensor:
+    """Return a weight whose new inputs do not reach outputs that were there."""
+    corners = [info.shape for k in known if (info := family.layout(k).get(name)) is not None]
+    if not corners:
+        return whole  # of a new block: its step size is 0
+    fresh = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
+    old_outputs = max(shape[0] for shape in corners)
+    fresh[corner((old_outputs, *family.layout(submodel)[name].shape[1:]))] = True
+    for shape in corners:
+        fresh[corner(shape)] = False
+    # Only inputs that are new: an output that was there may be fresh in a narrower column too.
+    old_inputs = max(shape[1] for shape in corners)
+    fresh[:, :old_inputs] = False
+    return whole.masked_fill(fresh, 0)
+
+
+def _taken_over(state: ServerState, family: Family, submodel: int) -> dict[str, Tensor]:
+    """Return what a submodel has for itself, taken over from the largest one inside it.
+
+    Where none is inside, the next smaller one is the nearest there is.
+    """
+    nearest = (members_inside(family, submodel) or (submodel - 1,))[-1]
+    mine = {name: tensor.clone() for name, tensor in state.per_submodel[submodel - 1].items()}
+    theirs = state.per_submodel[nearest - 1]
+    steps = _step_names(family, submodel)
+    for name, tensor in mine.items():
+        old = theirs.get(name)
+        if old is not None and old.ndim == tensor.ndim:
+            common = corner(map(min, tensor.shape, old.shape))
+            tensor[common] = old[common]
+        elif name in steps:
+            tensor.zero_()
+    return mine
+
+
+def _step_names(family: Family, submodel: int) -> set[str]:
+    return {
+        f"{prefix}.{name}"
+        for prefix, child in family.meta_module(submodel).named_modules()
+        if isinstance(child, StepSize)
+        for name in child.state_dict()
+    }
