@@ -217,9 +217,10 @@ def test_methods_mean_what_they_say_with_ones_own_model() -> None:
     assert specs("nefl-w") == [0.25, 0.5, 1.0]
     assert specs("fedavg") == [1.0]
     assert specs("fedavg-small") == [0.25]
-    for method in ("fjord-od", "fedavg-capable"):
-        with pytest.raises(ConfigError, match=f"{method}: needs a model of nefl's own"):
-            specs(method)
+    assert specs("fjord-od") == [0.25, 0.5, 1.0]
+    assert specs("fedavg-capable") == [1.0]
+    model = ModelConfig("own_net:family", "fedavg-capable")
+    assert capability_levels(model, Signature((1, 8, 8), 10)) == (3, 2)
 
 
 @pytest.mark.usefixtures("own_model")
