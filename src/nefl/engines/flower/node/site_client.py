@@ -72,7 +72,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         ) -> ClientUpdate:
             text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
             task = taken.task
-            keeper = ContextMemory(context.state, task.client, task.round_number, taken.oldest)
+            keeper = ContextMemory(context.state, task.client, task.round_number, taken.counted)
             return _site(*text, task.client).train(task, tensors, keeper)
 
         return answer(message, context, order, family, carry_out, choose)
