@@ -20,6 +20,7 @@ from nefl.engines.flower.server.run_settings import read_run_settings
 from nefl.engines.flower.server.standing import Terms
 from nefl.engines.flower.server.strategy import NestedStrategy
 from nefl.engines.flower.server.task_messages import Link
+from nefl.engines.flower.source import node_source
 from nefl.engines.serial import SerialEngine
 from nefl.methods import method_of
 from nefl.references import remember_code
@@ -139,4 +140,5 @@ def describe_run(setting: Setting) -> dict[str, Any]:
         "arguments": task.model_arguments(),
         "facts": dict(task.facts),
         "partition": partition_sha256(setting.partition),
+        "source": node_source(setting.config),
     }
