@@ -264,7 +264,7 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     dealt = tuple(map(int, partition.sizes))
     method = method_of(config.model)
     receives, sends = method.objective.receives, method.objective.sends
-    step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
+    step = find_step(config.server, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
     check_average(config.server)
     return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
