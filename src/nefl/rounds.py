@@ -1,6 +1,6 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Protocol
@@ -28,6 +28,13 @@ class Engine(Protocol):
         """Yield what became of each task, in the order of the tasks.
 
         An update's tensors are valid until the next one is asked for.
+        """
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Learn whose updates counted in a round, before anything is made of it.
+
+        What the other clients of the round keep for themselves must be as it was before. A round
+        that is tried again is not settled: nothing of it counts.
         """
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
@@ -258,6 +265,8 @@ def _round_that_counts(
         after, report = run_round(state, plan, engine, observers, attempt)
         reason, remedy = _why_not(after, report, server.quorum)
         if not reason:
+            counted = {client for some in report.clients.values() for client in some}
+            engine.settle(report.round_number, counted)
             return after, report
         _tell(observers, "round_repeated", report, reason)
     raise RunError(

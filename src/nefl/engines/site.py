@@ -13,13 +13,13 @@ from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
 from nefl.engines.resident import resident
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, UpdateError
 from nefl.methods import method_of
 from nefl.nesting.inside import MEMBER, of_member
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family
-from nefl.server.check import first_not_finite
+from nefl.server.check import NOT_FINITE, first_not_finite
 from nefl.server.evaluate import (
     BATCH,
     Chunk,
@@ -168,6 +168,9 @@ class Site:
             task: whose work it is.
             tensors: what came from the server: the submodel's weights, and sets beside them.
             keeper: where the client's memory lies, if its method has one.
+
+        Raises:
+            UpdateError: if what the client would keep is not finite.
         """
         weights, received = unpack(tensors)
         own = {name: t for name, t in weights.items() if not name.startswith(MEMBER)}
@@ -179,8 +182,13 @@ class Site:
         memory = recall(kept, family, task.submodel, keeps)
         given = Given(weights, received, memory, within)
         update, now = train(task, model, rows, self._how[task.submodel], given)
-        finite = all(first_not_finite(tensors) is None for tensors in now.values())
-        if keeps and keeper is not None and finite:  # else its update is refused too
+        for each, tensors in now.items():
+            culprit = first_not_finite(tensors)
+            if culprit is not None:  # the update must not count without what goes with it
+                raise UpdateError(
+                    f"client {task.client}: what it keeps, {each} of {culprit}, has {NOT_FINITE}"
+                )
+        if keeps and keeper is not None:
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
 

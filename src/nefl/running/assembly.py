@@ -267,7 +267,7 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     dealt = tuple(map(int, partition.sizes))
     method = method_of(config.model)
     receives, sends = method.objective.receives, method.objective.sends
-    step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
+    step = find_step(config.server, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
     check_average(config.server)
     if method.rolling and config.clients.small_first is not None:

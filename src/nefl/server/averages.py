@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from nefl.config import ServerConfig
-from nefl.errors import ConfigError, UpdateError
+from nefl.errors import ConfigError
 from nefl.nesting.spec import Family
 from nefl.own_code import call_own, check_arguments, own_code, place_of
 from nefl.references import import_function, is_reference
@@ -87,13 +87,11 @@ class OwnAverage:
             UpdateError: naming the client, the tensor and the reason.
             OwnCodeError: if the user's code fails.
         """
-        client = update.task.client
-        check_update(update, self._family, self._state.round_number + 1)
-        if client in self._clients:
-            raise UpdateError(f"client {client}: has an update in this round already")
+        round_number = self._state.round_number + 1
+        check_update(update, self._family, round_number, counted=self._clients)
         with own_code(f"{self._who}: add"):
             self._own.add(update)
-        self._clients.add(client)
+        self._clients.add(update.task.client)
 
     def finish(self) -> ServerState:
         """Return the state after the round.

@@ -55,7 +55,8 @@ class Order:
         run: what a client needs to set up the run, as JSON values; empty for one's own clients.
         receives: the sets that come with the weights.
         sends: the sets that must go back with the weights.
-        oldest: the round of the oldest checkpoint; what a client kept before is needed no more.
+        counted: the rounds in which the client's update counted, as far back as a checkpoint could
+            need what it kept then; it goes on from the last of them.
     """
 
     task: TrainTask
@@ -66,7 +67,7 @@ class Order:
     run: Mapping[str, Any]
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
-    oldest: int = 0
+    counted: tuple[int, ...] = ()
 
     def with_submodel(self, submodel: int) -> "Order":
         """Return the same order for another submodel."""

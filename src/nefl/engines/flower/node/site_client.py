@@ -6,9 +6,11 @@ nefl's cache, memory-mapped, and the partition in a file beside it.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from nefl.engines.flower.capability import (
 from nefl.engines.flower.messages import Order, read_order
 from nefl.engines.flower.node.answering import Choose, answer
 from nefl.engines.flower.node.context_memory import ContextMemory
+from nefl.engines.flower.source import check_source
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import DataError
@@ -64,7 +67,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
     def _train(message: Message, context: Context) -> Message:
         order = read_order(message.content)
         node = {str(key): value for key, value in context.node_config.items()}
-        config, family = _family(json.dumps(order.run, sort_keys=True))
+        config, family = _checked_family(order.run, node)
         tune_process(config.engine.threads)
 
         def carry_out(
@@ -72,7 +75,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         ) -> ClientUpdate:
             text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
             task = taken.task
-            keeper = ContextMemory(context.state, task.client, task.round_number, taken.oldest)
+            keeper = ContextMemory(context.state, task.client, task.round_number, taken.counted)
             return _site(*text, task.client).train(task, tensors, keeper)
 
         return answer(message, context, order, family, carry_out, choose)
@@ -83,7 +86,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         device = training_device(context.node_config, run or {})
         known = own_capability(context.node_config, device)
         if run is not None:
-            config, family = _family(json.dumps(run, sort_keys=True))
+            config, family = _checked_family(run, context.node_config)
             tune_process(config.engine.threads)
             signature = Signature.from_dict(run["signature"])
             batch = config.local.batch_size
@@ -92,6 +95,17 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         return Message(capability_content(known), reply_to=message)
 
     return app
+
+
+def _checked_family(run: Mapping[str, Any], node: Mapping[str, object]) -> tuple[RunConfig, Family]:
+    """Return the run's settings and family, if what they name is the server's code here too.
+
+    Raises:
+        NeflError: if it is not, or the family cannot be built.
+    """
+    config = config_from(run["config"], "the server's settings")
+    check_source(config, run.get("source", {}), own_data=OWN_DATA in node)
+    return _family(json.dumps(run, sort_keys=True))
 
 
 # A simulation's processes live on from message to message: what was set up is kept there.
