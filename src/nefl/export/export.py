@@ -23,6 +23,7 @@ from nefl.export.source import Source, open_run, predict_batches
 from nefl.files import check_target, write_atomically
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
+from nefl.nesting.modules import learned_state
 from nefl.state import ServerState
 from nefl.tasks.task import Task
 
@@ -253,7 +254,7 @@ def _as_evaluated(source: Source) -> ServerState:
     for number in range(1, len(family) + 1):
         stored = extract(source.state, family, number)
         module = source.submodel(number)
-        now = module.state_dict()
+        now = learned_state(module)
         kept = {
             name: tensor.clone()
             for name, tensor in now.items()

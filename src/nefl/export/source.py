@@ -23,7 +23,7 @@ from nefl.methods import method_of, networks_like
 from nefl.models.ordered_dropout import serving
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
-from nefl.nesting.profile import count_macs, count_params
+from nefl.nesting.profile import count_frozen, count_macs, count_params
 from nefl.references import check_code
 from nefl.running.assembly import Setting, assemble
 from nefl.server.evaluate import BATCH
@@ -64,7 +64,7 @@ class Source:
         return SubmodelCard(
             number,
             family.specs[family.index(number)],
-            params=count_params(module),
+            params=count_params(module) + count_frozen(module),
             macs=count_macs(module, signature)[1],
             memory=inference_memory(module, signature),
         )

@@ -7,11 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from nefl.config import ModelConfig
+from nefl.config.learning import LORA
 from nefl.errors import ConfigError
 from nefl.methods.finding import find_method, method_of
 from nefl.methods.method import Method
 from nefl.models.families import compensate_skipped, default_ratios, find_submodels
 from nefl.models.ordered_dropout import OrderedDropoutBuilder
+from nefl.models.ranks import lora_family, open_base, read_lora_options
 from nefl.models.table import ModelBuilder
 from nefl.nesting.inside import train_within
 from nefl.nesting.signature import Signature
@@ -50,30 +52,53 @@ def family_of(
     Raises:
         ConfigError: if a name is unknown, or a user's function returns something else.
     """
-    if not is_reference(model.name):
-        row = method_of(model)
+    row = method_of(model)
+    if model.name != LORA and not is_reference(model.name):
+        for option in model.options:
+            raise ConfigError(f"model.options.{option}: {model.name} takes no options")
         built = _built_in(model.name, row, signature, model.ratios, model.init)
         return _with_members(built, model, row)
-    row = method_of(model)
-    if row.ordered_dropout or row.members == "capable":
+    for key in ("ratios", "init", *(("weights",) if model.name == LORA else ())):
+        if getattr(model, key) is not None:
+            raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
+    given = arguments or {"classes": signature.outputs, "input_shape": signature.input_shape}
+    family = (_adapters if model.name == LORA else _own)(model, row, signature, given)
+    if row.members == "scaled":
+        return _with_members(family, model, row)
+    specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
+    return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
+
+
+def _own(model: ModelConfig, row: Method, _: Signature, arguments: Mapping[str, Any]) -> Family:
+    """Return the family of a user's own function."""
+    if row.ordered_dropout or row.members == "capable" or row.fixed_a:
         raise ConfigError(
             f"model.method {model.method}: needs a model of nefl's own; with {model.name} take "
             "another method, such as fjord or fedavg"
         )
-    for key in ("ratios", "init"):
-        if getattr(model, key) is not None:
-            raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
-    given = arguments or {"classes": signature.outputs, "input_shape": signature.input_shape}
-    family = call_own(model.name, import_function(model.name), dict(given))
+    family = call_own(
+        model.name, import_function(model.name), dict(arguments) | dict(model.options)
+    )
     if not isinstance(family, Family):
         raise ConfigError(
             f"{model.name}: returned {type(family).__name__}, expected a Family; return "
             "nefl.Family(build, specs)"
         )
-    if row.members == "scaled":
-        return _with_members(family, model, row)
-    specs = family.specs[:1] if row.members == "small" else family.specs[-1:]
-    return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
+    return family
+
+
+def _adapters(
+    model: ModelConfig, row: Method, signature: Signature, arguments: Mapping[str, Any]
+) -> Family:
+    """Return the family of adapters that the model's options describe."""
+    if row.ordered_dropout or row.rolling or row.exits != "none":
+        raise ConfigError(
+            f"model.method {model.method}: needs a network that is scaled in width or depth; with "
+            f"{LORA} take lora, lora-padded, lora-ffa, lora-products or fedavg"
+        )
+    options = dict(model.options)
+    base = str(options.pop("base", ""))
+    return lora_family(open_base(base, arguments), signature, fixed_a=row.fixed_a, **options)
 
 
 def _with_members(family: Family, model: ModelConfig, row: Method) -> Family:
@@ -129,6 +154,11 @@ def _built_in(
     ratios: Sequence[float] | None,
     init: str | None,
 ) -> Family:
+    if row.scaling == "rank":
+        raise ConfigError(
+            f"a method that scales ranks needs adapters, and {model} has none; take model {LORA}, "
+            "or another method"
+        )
     build: Builder = ModelBuilder(model, signature, row.norm, row.learned_steps, init)
     wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
     found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
@@ -150,4 +180,6 @@ def capability_levels(model: ModelConfig, submodels: int) -> int:
     """
     if method_of(model).members != "capable" or is_reference(model.name):
         return submodels
+    if model.name == LORA:
+        return len(read_lora_options(model.options).ranks)
     return len(default_ratios(model.name) if model.ratios is None else model.ratios)

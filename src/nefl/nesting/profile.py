@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nefl.errors import ConfigError
-from nefl.nesting.modules import StepSize
+from nefl.nesting.modules import StepSize, frozen_names
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec, build_on_meta
@@ -20,8 +20,15 @@ PASSES = 3
 
 
 def count_params(module: nn.Module) -> int:
-    """Count the parameters without step sizes."""
-    return sum(parameter.numel() for parameter in module.parameters()) - count_steps(module)
+    """Count the parameters without step sizes and without what is frozen."""
+    every = sum(parameter.numel() for parameter in module.parameters())
+    return every - count_steps(module) - count_frozen(module)
+
+
+def count_frozen(module: nn.Module) -> int:
+    """Count the frozen parameters."""
+    frozen = frozen_names(module)
+    return sum(p.numel() for name, p in module.named_parameters() if name in frozen)
 
 
 def count_steps(module: nn.Module) -> int:
@@ -66,9 +73,10 @@ def profile_family(
                 step_sizes=count_steps(module),
                 macs=macs,
                 macs_total=macs_total,
-                train_macs=PASSES * count_train_macs(module, signature),
+                train_macs=count_step_macs(module, signature),
                 train_memory_bytes=training_memory(module, signature, batch_size, optimiser_copies),
                 payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
+                frozen=count_frozen(module),
             )
         )
     return profiles
@@ -93,6 +101,22 @@ def count_macs(module: nn.Module, signature: Signature) -> tuple[int, int]:
     by_op = counter.get_flop_counts()["Global"]
     convolutions = sum(n for op, n in by_op.items() if op is _CONVOLUTION)
     return convolutions // 2, counter.get_total_flops() // 2
+
+
+def count_step_macs(module: nn.Module, signature: Signature) -> int:
+    """Return the MACs of a training step for one example, forward and backward.
+
+    Over frozen weights nothing is computed for their own gradients: what is left is counted.
+    """
+    if not count_frozen(module):
+        return PASSES * count_train_macs(module, signature)
+    counter = FlopCounterMode(display=False)
+    with _mode(module, training=True), counter:
+        outputs = _forward(module, signature.example(1, "meta"), every_exit=False)
+        torch.autograd.backward(outputs.sum())
+    for parameter in module.parameters():
+        parameter.grad = None
+    return counter.get_total_flops() // 2
 
 
 def count_train_macs(module: nn.Module, signature: Signature) -> int:
@@ -129,10 +153,15 @@ def training_memory(
 
     with _mode(module, training=True), torch.autograd.graph.saved_tensors_hooks(keep, _same):
         _forward(module, batch, every_exit=True)
-    weights = sum(p.numel() * p.element_size() for p in module.parameters())
+    frozen = frozen_names(module)
+    given = sum(
+        p.numel() * p.element_size() for name, p in module.named_parameters() if name in frozen
+    )
+    weights = sum(p.numel() * p.element_size() for p in module.parameters()) - given
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
     copies = 2 + optimiser_copies
-    return copies * weights + buffers + sum(t.untyped_storage().nbytes() for t in kept.values())
+    activations = sum(t.untyped_storage().nbytes() for t in kept.values())
+    return copies * weights + given + buffers + activations
 
 
 def _identity(tensor: Tensor) -> int:
@@ -144,11 +173,11 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _forward(module: nn.Module, batch: Tensor, *, every_exit: bool) -> None:
+def _forward(module: nn.Module, batch: Tensor, *, every_exit: bool) -> Tensor:
     # In training, early classifiers are computed too where a model has more than one.
     call = getattr(module, "forward_exits", module) if every_exit else module
     try:
-        call(batch)
+        return call(batch)  # type: ignore[no-any-return]
     except (RuntimeError, ValueError) as error:
         shape = "x".join(map(str, batch.shape[1:]))
         raise ConfigError(f"input {shape}: the model cannot take it ({error})") from error

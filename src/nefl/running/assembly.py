@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
-from nefl.artifacts.identity import CODE, SETTINGS
+from nefl.artifacts.identity import BASE, CODE, SETTINGS
 from nefl.asking.ways import card_facts
 from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config.learning import LORA
 from nefl.config.run import GIVEN
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
@@ -42,7 +43,7 @@ from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan, travel_bytes
 from nefl.running.counted import counted_once
 from nefl.running.tryout import EXAMPLES, try_out
-from nefl.server.averages import check_average
+from nefl.server.averages import check_average, find_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
 from nefl.server.steps import find_step
@@ -133,9 +134,10 @@ class Setting:
         """Return checksums of all that the result depends on; the engine is not among it."""
         weights = self.config.model.weights
         known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
-        code = self.code_identity()
+        code, base = self.code_identity(), self.family.base_checksum
         return {
             **known,
+            **({BASE: base} if base else {}),
             SETTINGS: settings_checksum(self.config),
             **self.data_identity(),
             "model": self.family.fingerprint,
@@ -202,6 +204,8 @@ def settings_checksum(config: RunConfig) -> str:
         settings.pop(key)
     settings["data"].pop("cache")
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
+    if config.model.name == LORA and not is_reference(str(config.model.options.get("base", ""))):
+        settings["model"]["options"].pop("base", None)  # the same
     return _sha256(json.dumps(_unusual(settings, RunConfig().to_dict()), sort_keys=True))
 
 
@@ -266,7 +270,9 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     receives, sends = method.objective.receives, method.objective.sends
     step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
-    check_average(config.server)
+    server = find_average(config.server, method.average, config.model.method)
+    check_average(server, family, step, sends)
+    config = replace(config, server=server)
     return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
 
 
@@ -341,6 +347,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     partition = replace(config.partition, file=absolute(config.partition.file))
     weights, start = absolute(config.model.weights), absolute(config.model.start)
     model = replace(config.model, weights=weights, start=start)
+    if model.name == LORA and isinstance(base := model.options.get("base"), str):
+        model = replace(model, options={**model.options, "base": absolute(base)})
     return replace(config, model=model, data=data, partition=partition)
 
 
