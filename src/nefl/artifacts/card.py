@@ -75,6 +75,7 @@ class Card:
         quantized: `int8`, or None for float32.
         version: of nefl, when the file was made.
         networks: a method of nefl's own that builds the same networks; `method` if empty.
+        base: the checksum of the base that its adapters were trained on; empty where there is none.
     """
 
     model: str
@@ -90,6 +91,7 @@ class Card:
     quantized: str | None = None
     version: str = ""
     networks: str = ""
+    base: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no file of nefl's has."""

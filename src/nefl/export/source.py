@@ -86,6 +86,7 @@ class Source:
             class_names=task.class_names if task.classes == task.signature.outputs else (),
             facts=card_facts(task.kind, task.facts),
             version=version("nefl"),
+            base=self.setting.family.base_checksum,
         )
 
     def test_batch(self, count: int) -> tuple[Tensor, Tensor]:

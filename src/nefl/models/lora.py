@@ -36,13 +36,22 @@ class LoraModel(Adapted):
         scaling: alpha/rank.
         outputs: leading logits that count; a base may have more tokens than the data.
         fixed_a: whether A is frozen too.
+        source: where the base is from.
     """
 
     def __init__(
-        self, base: nn.Module, rank: int, scaling: float, outputs: int | None, *, fixed_a: bool
+        self,
+        base: nn.Module,
+        rank: int,
+        scaling: float,
+        outputs: int | None,
+        *,
+        fixed_a: bool,
+        source: Base,
     ) -> None:
         super().__init__()
         self.base = base
+        self.source = source
         self.rank, self.scaling, self._outputs = rank, scaling, outputs
         self._causal = hasattr(base, "generate")  # a model of transformers
         self.factors = tuple(
@@ -58,6 +67,11 @@ class LoraModel(Adapted):
     def adapted(self) -> tuple[str, ...]:
         """The modules of the base that have an adapter, by name."""
         return tuple(n for n, layer in self._layers() if ADAPTER in layer.lora_A)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weights under the adapters are [in, out], as GPT-2's are."""
+        return any(type(layer.base_layer).__name__ == "Conv1D" for _, layer in self._layers())
 
     def _layers(self) -> list[tuple[str, Any]]:
         return [(n, child) for n, child in self.base.named_modules() if hasattr(child, "lora_A")]
@@ -83,6 +97,11 @@ class LoraModel(Adapted):
             parent, _, last = name.rpartition(".")
             setattr(self.base.get_submodule(parent), last, plain)
         return self.base
+
+    def plain(self) -> nn.Module:
+        """Return a network without adapters that gives the same logits; this one is used up."""
+        merged = self.merged()
+        return Causal(merged, self._outputs).eval() if self._causal else merged.eval()
 
 
 class Causal(nn.Module):
@@ -152,7 +171,9 @@ class LoraBuilder:
             layer: Any = base.get_submodule(name)
             layer.lora_A.pop(ADAPTER)
             layer.lora_B.pop(ADAPTER)
-        model = LoraModel(base, rank, self.scaling, self.outputs, fixed_a=self.fixed_a)
+        model = LoraModel(
+            base, rank, self.scaling, self.outputs, fixed_a=self.fixed_a, source=self.base
+        )
         if self.fixed_a and not on_meta:
             for pair in model.factors:
                 parameter = model.get_parameter(pair.a)

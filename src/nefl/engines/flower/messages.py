@@ -56,6 +56,8 @@ class Order:
         receives: the sets that come with the weights.
         sends: the sets that must go back with the weights.
         oldest: the round of the oldest checkpoint; what a client kept before is needed no more.
+        base: the checksum of what is frozen in the family, which the client must have; empty if
+            nothing is.
     """
 
     task: TrainTask
@@ -67,6 +69,7 @@ class Order:
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
     oldest: int = 0
+    base: str = ""
 
     def with_submodel(self, submodel: int) -> "Order":
         """Return the same order for another submodel."""

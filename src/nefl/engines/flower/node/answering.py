@@ -176,6 +176,12 @@ def check_family(family: Family, order: Order) -> None:
             "the model was built otherwise here than on the server; give both the same code, "
             "settings and versions"
         )
+    if family.base_checksum != order.base:
+        raise RunError(
+            f"the base under the adapters is another here ({family.base_checksum[:12]}) than on "
+            f"the server ({order.base[:12]}); copy the server's folder to this node, and name it "
+            "with model-base in the node config where it lies elsewhere"
+        )
 
 
 def take_weights(content: RecordDict, order: Order, family: Family, submodel: int) -> Tensors:

@@ -62,6 +62,7 @@ class Link:
             self.receives,
             self.sends,
             self.oldest(),
+            self.family.base_checksum,
         )
 
 
