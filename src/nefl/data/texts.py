@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
-from nefl.errors import ConfigError, DataError
+from nefl.errors import ConfigError, DataError, unknown_name
 
 TOKENS, LABEL, CLIENT = "tokens", "label", "client"
 BYTES = 256
@@ -47,6 +47,9 @@ class TextOptions:
         seed: where that choice comes from.
         classes: for the standard library's packages, how many of the largest to tell apart.
         most: rows of one client at the most; all if left out.
+        only: the clients to take, by name: packages, folders, values of the column; all if none
+            is named.
+        without: clients to leave out.
     """
 
     length: int = 128
@@ -57,6 +60,8 @@ class TextOptions:
     seed: int = 0
     classes: int = 10
     most: int | None = None
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no text can be read by."""
@@ -225,7 +230,7 @@ def next_token_examples(
         DataError: if no text is long enough.
     """
     parts: dict[str, list[tuple[npt.NDArray[np.uint8], str]]] = {"train": [], "test": []}
-    for owner, some in sorted(texts.items()):
+    for owner, some in sorted(_chosen(texts, options, source).items()):
         rows = _cut(b"\n".join(some), options.length + 1)[: options.most]
         tests = round(len(rows) * options.test) if len(rows) > 1 else 0
         parts["train"].append((rows[: len(rows) - tests], owner))
@@ -249,6 +254,25 @@ def next_token_examples(
     train, test = made
     facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": TOKENIZER}
     return Examples(train, test, facts | {"owners": names if owned else []})
+
+
+def _chosen(
+    texts: Mapping[str, Sequence[bytes]], options: TextOptions, source: str
+) -> dict[str, Sequence[bytes]]:
+    """Return the texts of those clients that options ask for.
+
+    Raises:
+        ConfigError: naming one that is not there.
+    """
+    for key in ("only", "without"):
+        for name in getattr(options, key):
+            if name not in texts:
+                raise unknown_name(f"data.options.{key} of {source}", name, texts)
+    return {
+        owner: some
+        for owner, some in texts.items()
+        if owner not in options.without and (not options.only or owner in options.only)
+    }
 
 
 def _labelled(
