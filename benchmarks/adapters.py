@@ -22,6 +22,7 @@ from nefl.config.reading import config_from
 from nefl.engines.serial import SerialEngine
 from nefl.nesting.adapters import adapters_of
 from nefl.running.assembly import assemble
+from nefl.server.aggregate import Weighting
 
 SEEDS = (0, 1, 2)
 RULES = {
@@ -41,8 +42,8 @@ GAP = "gap.json"
 class Watched(nefl.Aggregate):
     """The mean by coverage; measures how far mean(B)·mean(A) is from the mean of B·A."""
 
-    def __init__(self, state: nefl.ServerState, family: nefl.Family, weighting: str) -> None:
-        super().__init__(state, family, weighting="equal")
+    def __init__(self, state: nefl.ServerState, family: nefl.Family, weighting: Weighting) -> None:
+        super().__init__(state, family, weighting=weighting)
         self._pairs = adapters_of(family)
         self._products: dict[str, Tensor] = {}
         self._count = 0

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from nefl.config import RunConfig
+from nefl.config import RunConfig, ServerConfig
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.sets import travel_layout
 from nefl.nesting.spec import Family
+from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.limits import within_limits
@@ -49,6 +50,7 @@ class Plan:
         step: what the server makes of a round's average; the average itself if left out.
         receives: the sets of the step's memory that clients receive beside the weights.
         sends: the sets of tensors that clients send beside their weights.
+        average: how updates are averaged, where that is part of the method.
     """
 
     config: RunConfig
@@ -59,6 +61,12 @@ class Plan:
     step: ServerStep | None = None
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
+    average: str = ""
+
+    @property
+    def server(self) -> ServerConfig:
+        """The server's settings, with the method's average where it has one."""
+        return find_average(self.config.server, self.average, self.config.model.method)
 
 
 @dataclass(frozen=True)
@@ -170,7 +178,7 @@ def run_round(
     total = make_aggregate(
         state,
         plan.family,
-        plan.config.server,
+        plan.server,
         step=plan.step,
         sends=plan.sends,
         population=plan.config.clients.count,

@@ -232,14 +232,15 @@ def move_sharing(module: nn.Module, device: torch.device, moved: dict[int, Tenso
         device: where it goes.
         moved: the frozen tensors that are there, by where they came from; it is added to.
     """
-    frozen = frozen_names(module)
-    if device.type != "cpu":
-        for name, tensor in module.state_dict(keep_vars=True).items():
-            if name in frozen:
-                place = tensor.data_ptr()
-                if place not in moved:
-                    moved[place] = tensor.data.to(device)
-                tensor.data = moved[place]
+    frozen = frozen_names(module) if device.type != "cpu" else ()
+    there: dict[str, Tensor] = {}
+    for name, tensor in module.state_dict().items():
+        if name in frozen:
+            place = tensor.data_ptr()
+            if place not in moved:
+                moved[place] = tensor.to(device)
+            there[name] = moved[place]
+    module.load_state_dict(there, strict=False, assign=True)
     return module.to(device)
 
 

@@ -43,7 +43,7 @@ from nefl.references import is_reference, named_code
 from nefl.rounds import Engine, Plan, travel_bytes
 from nefl.running.counted import counted_once
 from nefl.running.tryout import EXAMPLES, try_out
-from nefl.server.averages import check_average, find_average
+from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
 from nefl.server.steps import find_step
@@ -270,10 +270,11 @@ def _plan(config: RunConfig, family: Family, partition: Partition, signature: Si
     receives, sends = method.objective.receives, method.objective.sends
     step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
-    server = find_average(config.server, method.average, config.model.method)
-    check_average(server, family, step, sends)
-    config = replace(config, server=server)
-    return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
+    plan = Plan(
+        config, family, cohort, method.rolling, dealt, step, receives, sends, method.average
+    )
+    check_average(plan.server, family, step, sends)
+    return plan
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
