@@ -113,9 +113,15 @@ def _as_llama(network: nn.Module, card: Card) -> nn.Module:
             "step sizes, and a Llama has neither; export it to another format"
         )
     named = _renamed(tensors)
-    config = _settings(named, tensors, card)
+    sizes = _settings(named, tensors, card)
     transformers = need_text("transformers")
-    model: nn.Module = transformers.LlamaForCausalLM(config)
+    # Llama's settings want the heads to divide the stream. Without a window, Mistral's network is
+    # the same, and its settings do not mind.
+    kind = "Mistral" if sizes["hidden_size"] % sizes["num_attention_heads"] else "Llama"
+    if kind == "Mistral":
+        sizes["sliding_window"] = None
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    model: nn.Module = getattr(transformers, f"{kind}ForCausalLM")(config)
     model.load_state_dict(named)
     return model.eval().requires_grad_(False)
 
@@ -137,7 +143,9 @@ def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return named
 
 
-def _settings(named: Mapping[str, Tensor], tensors: Mapping[str, Tensor], card: Card) -> Any:
+def _settings(
+    named: Mapping[str, Tensor], tensors: Mapping[str, Tensor], card: Card
+) -> dict[str, Any]:
     queries = [t for n, t in tensors.items() if n.endswith(".q_proj.weight")]
     inner = [t for n, t in named.items() if n.endswith(".up_proj.weight")]
     if len({t.shape for t in queries}) != 1 or len({t.shape for t in inner}) != 1:
@@ -146,18 +154,18 @@ def _settings(named: Mapping[str, Tensor], tensors: Mapping[str, Tensor], card: 
             "widths, and a Llama's are alike; export it to another format"
         )
     heads, head_dim, dim = queries[0].shape
-    return need_text("transformers").LlamaConfig(
-        vocab_size=card.signature.tokens,
-        hidden_size=dim,
-        intermediate_size=inner[0].shape[0],
-        num_hidden_layers=len(queries),
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim,
-        rms_norm_eps=EPSILON,
-        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
-        max_position_embeddings=LENGTHS * card.signature.input_shape[0],
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    return {
+        "vocab_size": card.signature.tokens,
+        "hidden_size": dim,
+        "intermediate_size": inner[0].shape[0],
+        "num_hidden_layers": len(queries),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": head_dim,
+        "rms_norm_eps": EPSILON,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE},
+        "max_position_embeddings": LENGTHS * card.signature.input_shape[0],
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
