@@ -225,9 +225,7 @@ class Family:
         for name in sorted(self.frozen(len(self))):
             plain = tensors[name].detach().cpu().contiguous()
             digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
-            digest.update(
-                plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b""
-            )
+            digest.update(plain.reshape(-1).view(torch.int8).numpy().data if plain.numel() else b"")
         return digest.hexdigest()
 
     def own_names(self, submodel: int) -> frozenset[str]:

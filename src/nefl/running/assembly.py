@@ -341,8 +341,9 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         return str(Path(path).absolute()) if path and Path(path).exists() else path
 
     options = dict(config.data.options)
-    if isinstance(test_root := options.get("test_root"), str):
-        options["test_root"] = absolute(test_root)
+    for key in ("test_root", "tokenizer"):
+        if isinstance(named := options.get(key), str):
+            options[key] = absolute(named)
     root, cache = absolute(config.data.root), absolute(config.data.cache)
     data = replace(config.data, root=root, cache=cache, options=options)
     partition = replace(config.partition, file=absolute(config.partition.file))
