@@ -1,8 +1,8 @@
 """Adapters of several ranks on a frozen base: every averaging rule, three seeds, one table.
 
-    python benchmarks/adapters.py base  -o FOLDER   # pre-train and export the base
-    python benchmarks/adapters.py runs  -o FOLDER   # fine-tune; finished runs are left alone
-    python benchmarks/adapters.py table -o FOLDER   # the table of docs/language-models.md
+    python -m benchmarks.adapters base  -o FOLDER   # pre-train and export the base
+    python -m benchmarks.adapters runs  -o FOLDER   # fine-tune; finished runs are left alone
+    python -m benchmarks.adapters table -o FOLDER   # the table of docs/language-models.md
 
 All settings are those of the recipes stdlib-base and stdlib-lora; only the method and the seed
 differ. Each command goes on where it was stopped.
@@ -81,7 +81,7 @@ def settings(folder: Path, method: str, seed: int) -> dict[str, Any]:
     values["model"]["options"] |= {"base": str(folder / "base"), "seed": seed}
     values["engine"] = {"name": "serial", "device": "cpu"}
     if method == "lora":
-        values["server"]["average"] = "adapters:Watched"
+        values["server"]["average"] = "benchmarks.adapters:Watched"
     return values
 
 
@@ -146,6 +146,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # As workers and a resumed run find it: by name, not as the program that was started.
-    import adapters
+    from benchmarks import adapters
 
     adapters.main()

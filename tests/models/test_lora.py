@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import nefl
+from nefl.cli.dry_run import _of_texts, cost_report
 from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
+from nefl.estimate import estimate_run
 from nefl.models.base import open_folder
 from nefl.models.lora import LoraModel
 from nefl.models.ranks import lora_family
@@ -112,9 +114,8 @@ def test_a_that_is_frozen_is_the_same_at_every_rank_and_place(llama: Path) -> No
             llama, TAKES, ranks=[rank, 4], targets=["q_proj"], fixed_a=True, **options
         )
         assert not any("lora_A" in name for name in made.layout(1))
-        return made.build(made.specs[0]).state_dict()[
-            "base.model.layers.1.self_attn.q_proj.lora_A.default.weight"
-        ]
+        name = "base.model.layers.1.self_attn.q_proj.lora_A.default.weight"
+        return made.build(made.specs[0]).get_parameter(name)
 
     assert torch.equal(drawn(1), drawn(3)[:1])
     assert not torch.equal(drawn(1), drawn(1, seed=5))
@@ -262,6 +263,33 @@ def test_another_base_is_refused_and_another_place_is_not(
     weights.write_bytes(damaged)
     with pytest.raises(RunError, match="base changed since the run was started"):
         nefl.resume(tmp_path / "run", rounds=2)
+
+
+def test_the_recipe_passes_over_a_base_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nefl.models.base import need_text
+
+    transformers = need_text("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "stdlib-base")
+    monkeypatch.chdir(tmp_path)
+    cost = estimate_run(nefl.load_recipe("stdlib-lora"), timed=False)
+    assert not cost.notes
+    assert cost.tokens == 128
+    first, *_, last = (each.profile for each in cost.submodels)
+    assert last.payload_bytes == 8 * first.payload_bytes  # ranks 2 and 16
+    assert first.frozen == last.frozen > 50 * first.params / 4
+    report = cost_report(cost, "stdlib-lora")
+    assert dict(_of_texts(cost))["frozen base"].endswith("never sent")
+    assert report["submodels"][0]["frozen"] == first.frozen
 
 
 def test_every_rank_learns(lora_settings: Settings) -> None:

@@ -76,8 +76,8 @@ def test_the_mean_of_products_is_exact_up_to_its_rank(
 ) -> None:
     given = updates(submodels)
     weights = [u.examples if weighting == "examples" else 1 for u in given]
-    exact = sum(w * product(dict(u.trained)) for w, u in zip(weights, given, strict=True))
-    exact = exact / sum(weights)
+    products = [w * product(dict(u.trained)) for w, u in zip(weights, given, strict=True)]
+    exact = torch.stack(products).sum(0) / sum(weights)
     after = averaged("products", given, weighting=weighting)
     u, s, v = torch.linalg.svd(exact)
     for rank in RANKS:  # each member is the nearest adapter of its rank

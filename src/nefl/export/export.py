@@ -14,7 +14,7 @@ from nefl.elastic.file import TrainedFamily, load, measured_tensors, save_family
 from nefl.elastic.model import measure_latency
 from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
-from nefl.export.compare import MAX_LOSS, Comparison, check, compare
+from nefl.export.compare import MAX_LOSS, Comparison, check, compare, tolerance_of
 from nefl.export.fold import Plain, fold
 from nefl.export.formats import find_format, format_for
 from nefl.export.measure import Measured, measure_file
@@ -135,6 +135,7 @@ def _write(
     inputs, target = source.test_batch(examples)
     wanted = predict_batches(source.submodel(submodel), inputs)
     trained = source.submodel(submodel)
+    tolerance = tolerance_of(trained)
     plain = fold(trained) if form.folded else Plain(trained, 0, 0)
     card = replace(source.card((submodel,)), quantized="int8" if quantized else None)
     build = source.setting.family.build
@@ -146,7 +147,7 @@ def _write(
         """Write, try, and write again with what the trial has shown; both must pass."""
         save(beside, card)
         got = predict_batches(reopen(beside), inputs)
-        comparison = compare(got, wanted, target, source.setting.task)
+        comparison = compare(got, wanted, target, source.setting.task, tolerance)
         check(comparison, quantized=quantized, max_loss=max_loss)
         final = replace(card, submodels=(with_values(card.submodels[0], comparison),))
         save(beside, final)

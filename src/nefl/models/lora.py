@@ -122,7 +122,7 @@ def run_causal(model: nn.Module, tokens: Tensor) -> Tensor:
     length = tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool, device="meta")
     given = {"attention_mask": mask} if tokens.is_meta else {}
-    return cast("Tensor", model(input_ids=tokens, use_cache=False, **given).logits)
+    return cast("Tensor", model(input_ids=tokens, use_cache=False, **given).logits).float()
 
 
 @dataclass(frozen=True)
@@ -263,4 +263,5 @@ def find_blocks(base: nn.Module, name: str | None, source: str) -> str:
             f"blocks: {source} has no list {name or 'of blocks'}; there are "
             f"{', '.join(lists) or 'none, so it cannot be nested in depth'}"
         )
-    return max(sorted(lists), key=lambda n: len(lists[n]))
+    longest: str = max(sorted(lists), key=lambda n: len(lists[n]))
+    return longest
