@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nefl
-from nefl.data.texts import PADDING
+from nefl.data.tokens import BYTES
 from nefl.tasks.dealing import subset
 from nefl.tasks.finding import load_task
 from nefl.tasks.task import Task
@@ -52,7 +52,7 @@ def numbers(task: Task, test: Rows) -> dict[str, float]:
 
 
 def as_text(rows: Rows) -> list[str]:
-    return ["".join(map(chr, row[row != PADDING])) for row in rows]
+    return ["".join(map(chr, row[row != BYTES])) for row in rows]
 
 
 def bag_of_bytes(task: Task, test: Rows) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any
 from nefl.artifacts.kept import oldest_round
 from nefl.artifacts.notes import CONFIG, read_log
 from nefl.artifacts.runfolder import RunFolder
+from nefl.data.tokens import facts_to_send
 from nefl.engines.flower.messages import arrays_to_state, state_to_arrays
 from nefl.engines.flower.node.answering import nested_client
 from nefl.engines.flower.node.site_client import partition_sha256, site_client
@@ -139,7 +140,7 @@ def describe_run(setting: Setting) -> dict[str, Any]:
         "class_names": list(task.class_names),
         "signature": task.signature.to_dict(),
         "arguments": task.model_arguments(),
-        "facts": dict(task.facts),
+        "facts": facts_to_send(task.facts),
         "partition": partition_sha256(setting.partition),
         "source": node_source(setting.config),
     }

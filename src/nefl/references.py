@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from nefl.config.learning import LORA
 from nefl.config.run import GIVEN, RunConfig
 from nefl.errors import ConfigError, OwnCodeError, RunError
 from nefl.files import default_cache
@@ -37,6 +38,7 @@ def named_code(config: RunConfig) -> tuple[str, ...]:
     names = (
         model.name,
         model.method,
+        *([str(model.options.get("base", ""))] if model.name == LORA else []),
         *(() if config.task == GIVEN else (config.data.name, config.task)),
         *config.metrics,
         server.average,

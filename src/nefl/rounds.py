@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from nefl.config import RunConfig
+from nefl.config import RunConfig, ServerConfig
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.growing import unlock
 from nefl.nesting.rolling import roll
 from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
+from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, unlocked_in
 from nefl.server.limits import within_limits
@@ -57,6 +58,7 @@ class Plan:
         step: what the server makes of a round's average; the average itself if left out.
         receives: the sets of the step's memory that clients receive beside the weights.
         sends: the sets of tensors that clients send beside their weights.
+        average: how updates are averaged, where that is part of the method.
     """
 
     config: RunConfig
@@ -67,6 +69,12 @@ class Plan:
     step: ServerStep | None = None
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
+    average: str = ""
+
+    @property
+    def server(self) -> ServerConfig:
+        """The server's settings, with the method's average where it has one."""
+        return find_average(self.config.server, self.average, self.config.model.method)
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def run_round(
     total = make_aggregate(
         state,
         plan.family,
-        plan.config.server,
+        plan.server,
         step=plan.step,
         sends=plan.sends,
         population=plan.config.clients.count,

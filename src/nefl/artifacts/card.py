@@ -76,6 +76,7 @@ class Card:
         version: of nefl, when the file was made.
         networks: a method of nefl's own that builds the same networks; `method` if empty.
         arguments: what a model function of the user's own was called with.
+        base: the checksum of the base that its adapters were trained on; empty where there is none.
     """
 
     model: str
@@ -92,6 +93,7 @@ class Card:
     version: str = ""
     networks: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no file of nefl's has."""

@@ -23,7 +23,7 @@ from nefl.files import write_atomically
 from nefl.methods import family_of, networks_of
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
-from nefl.nesting.modules import StaticBatchNorm
+from nefl.nesting.modules import StaticBatchNorm, load_learned
 from nefl.nesting.spec import Family, build_on_meta
 from nefl.references import is_reference
 from nefl.state import ServerState, Tensors
@@ -81,9 +81,13 @@ class TrainedFamily:
             view = self.state.shared[name][corner(info.shape)]
             keep = view.is_contiguous() if views is None else views
             tensors[name] = view if keep else view.clone(memory_format=torch.contiguous_format)
-        module = build_on_meta(self.family.build, spec)
-        _give_unsaved_buffers(module, self.family, submodel)
-        module.load_state_dict(tensors, assign=True)
+        if self.family.frozen(submodel):  # which the builder gives, whole
+            with torch.random.fork_rng(devices=[]):
+                module = self.family.build(spec)
+        else:
+            module = build_on_meta(self.family.build, spec)
+            _give_unsaved_buffers(module, self.family, submodel)
+        load_learned(module, tensors, assign=True)
         set_measured(module, own)
         return module.eval().requires_grad_(False)
 

@@ -16,6 +16,7 @@ from nefl.engines.resident import resident
 from nefl.errors import ConfigError, UpdateError
 from nefl.methods import method_of
 from nefl.nesting.inside import MEMBER, of_member
+from nefl.nesting.modules import move_sharing
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family
@@ -125,6 +126,7 @@ class Site:
         self._partition = partition
         self._modules: dict[tuple[int, bool], nn.Module] = {}
         self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
+        self._frozen: dict[int, Tensor] = {}
         self._task = task
         self._train = _Examples(task.visible(task.train), device)
         self._test = _Examples(task.visible(task.test), device)
@@ -230,7 +232,8 @@ class Site:
         module = self._modules.get(key)
         if module is None:
             with torch.random.fork_rng(devices=[]):  # its first weights are not kept
-                module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
+                module = self._family.build(self._family.specs[submodel - 1])
+            module = move_sharing(module, self._device, self._frozen)
             if compiled and self._compile:
                 module.compile(dynamic=False)
             self._modules[key] = module

@@ -86,6 +86,7 @@ class WorkersEngine:
             "partition": str(partition),
             "slots": self._slots,
             "fingerprint": family.fingerprint,
+            "base": family.base_checksum,
             "memory": str(memories.folder),
         }
         self._deaths = 0

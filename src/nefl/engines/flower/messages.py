@@ -57,6 +57,8 @@ class Order:
         sends: the sets that must go back with the weights.
         counted: the rounds in which the client's update counted, as far back as a checkpoint could
             need what it kept then; it goes on from the last of them.
+        base: the checksum of what is frozen in the family, which the client must have; empty if
+            nothing is.
     """
 
     task: TrainTask
@@ -68,6 +70,7 @@ class Order:
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
     counted: tuple[int, ...] = ()
+    base: str = ""
 
     def with_submodel(self, submodel: int) -> "Order":
         """Return the same order for another submodel."""

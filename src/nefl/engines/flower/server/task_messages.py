@@ -63,6 +63,7 @@ class Link:
             self.receives,
             self.sends,
             self.counted.of(task.client),
+            self.family.base_checksum,
         )
 
 
