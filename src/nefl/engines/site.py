@@ -12,6 +12,7 @@ from nefl.client.memory import Keeper, recall, renew, roll_kept
 from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
+from nefl.engines.device_clients import DeviceClients, check_device_clients
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError
 from nefl.methods import method_of
@@ -148,6 +149,8 @@ class Site:
         }
         self._compile = config.local.compile
         self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
+        check_device_clients(config, family, device.type)
+        self._on_device = DeviceClients(config, family, task)
 
     @property
     def test_examples(self) -> int:
@@ -171,6 +174,9 @@ class Site:
         """
         weights, received = unpack(tensors)
         own = {name: t for name, t in weights.items() if not name.startswith(MEMBER)}
+        if self._on_device.have(task.client):
+            rows = self._train.take(self._partition.client(task.client))
+            return self._on_device.train(task, own, rows, self._how[task.submodel])
         model = self._load(task.submodel, own)
         within = {m: self._member(m, weights) for m in self._family.members_within(task.submodel)}
         rows = self._train.take(self._partition.client(task.client))
