@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save
 
 from benchmarks.campaign.mutations import BYTES, change_json
+from nefl.artifacts import programfile
 from nefl.artifacts.card import CARD_KEY
 from nefl.elastic.file import checksum
 from nefl.export import onnxfile

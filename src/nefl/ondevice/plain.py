@@ -5,7 +5,8 @@ the program, which spoils how the runtime finds parameters. So a norm is spelt o
 mean and variance leave the program beside the loss: running statistics are the client's affair.
 
 Convolutions have kernels, but plain loops: spelt out as one product of matrices they train about
-ten times as fast.
+ten times as fast. The kernel of a max pool's backward pass gives wrong numbers (ExecuTorch 1.5.1),
+so pools are spelt out too.
 """
 
 from collections.abc import Callable
@@ -80,27 +81,63 @@ class PlainConvolution(nn.Module):
     def _along(self, patches: Tensor, at: int, number: int) -> Tensor:
         """Take the taps along one axis: all of them as an axis of their own, behind channels."""
         kernel, stride = self._kernel[number], self._stride[number]
-        padding = self._padding[number]
-        places = (patches.shape[at] + 2 * padding - kernel) // stride + 1
-        if padding:  # the kernel that pads cannot be run backwards
-            zeros = patches.new_zeros([*patches.shape[:at], padding, *patches.shape[at + 1 :]])
-            patches = torch.cat([zeros, patches, zeros], at)
-        if kernel == 1 and stride == 1:
-            return patches
-        before = (slice(None),) * at
-        last = (places - 1) * stride + 1
-        taps = [patches[(*before, slice(tap, tap + last, stride))] for tap in range(kernel)]
-        return torch.stack(taps, 1) if kernel > 1 else taps[0]
+        found = taps(patches, at, kernel, stride, self._padding[number])
+        return torch.stack(found, 1) if kernel > 1 else found[0]
 
 
-def _can_be_spelt_out(child: nn.Module) -> bool:
-    return (
-        isinstance(child, nn.Conv1d | nn.Conv2d)
-        and child.groups == 1
-        and set(child.dilation) == {1}
-        and child.padding_mode == "zeros"
-        and not isinstance(child.padding, str)
-    )
+class PlainMaxPool(nn.Module):
+    """A max pool as a chain of comparisons; of equal values the first one gets the gradient.
+
+    Args:
+        pool: the pool that it stands for.
+    """
+
+    def __init__(self, pool: nn.MaxPool1d | nn.MaxPool2d) -> None:
+        super().__init__()
+        axes = 1 if isinstance(pool, nn.MaxPool1d) else 2
+        self._kernel, self._stride, self._padding = (
+            (size,) * axes if isinstance(size, int) else tuple(size)
+            for size in (pool.kernel_size, pool.stride, pool.padding)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the pool does."""
+        axes = len(self._kernel)
+        for number in reversed(range(axes)):  # rows last: so the first of equals is torch's
+            at = x.ndim - axes + number
+            kernel, stride = self._kernel[number], self._stride[number]
+            first, *others = taps(x, at, kernel, stride, self._padding[number], -torch.inf)
+            for other in others:
+                first = torch.where(other > first, other, first)
+            x = first
+        return x
+
+
+def taps(
+    x: Tensor, at: int, kernel: int, stride: int, padding: int, fill: float = 0.0
+) -> list[Tensor]:
+    """Return what each tap of a kernel sees along one axis, one tensor for each tap."""
+    places = (x.shape[at] + 2 * padding - kernel) // stride + 1
+    if padding:  # the kernel that pads cannot be run backwards
+        edge = x.new_full([*x.shape[:at], padding, *x.shape[at + 1 :]], fill)
+        x = torch.cat([edge, x, edge], at)
+    if kernel == 1 and stride == 1:
+        return [x]
+    before, last = (slice(None),) * at, (places - 1) * stride + 1
+    return [x[(*before, slice(tap, tap + last, stride))] for tap in range(kernel)]
+
+
+def spelt_out(child: nn.Module) -> nn.Module | None:
+    """Return what stands for a module in a program; None where it stays as it is."""
+    if isinstance(child, BatchNorm):
+        return PlainNorm(child)
+    if isinstance(child, nn.Conv1d | nn.Conv2d):
+        plain = child.groups == 1 and set(child.dilation) == {1} and child.padding_mode == "zeros"
+        return PlainConvolution(child) if plain and not isinstance(child.padding, str) else None
+    if isinstance(child, nn.MaxPool1d | nn.MaxPool2d):
+        plain = child.dilation in (1, (1, 1)) and not (child.ceil_mode or child.return_indices)
+        return PlainMaxPool(child) if plain else None
+    return None
 
 
 class Trained(nn.Module):
@@ -119,12 +156,11 @@ class Trained(nn.Module):
         super().__init__()
         tracked = []
         for name, child in list(model.named_modules()):
-            if isinstance(child, BatchNorm):
-                model.set_submodule(name, PlainNorm(child))
-                if child.track_running_stats:
-                    tracked.append((name, child.momentum))
-            elif _can_be_spelt_out(child):
-                model.set_submodule(name, PlainConvolution(child))
+            plain = spelt_out(child)
+            if plain is not None:
+                model.set_submodule(name, plain)
+            if isinstance(child, BatchNorm) and child.track_running_stats:
+                tracked.append((name, child.momentum))
         self.model = model
         self._loss = loss
         self._tracked = tracked

@@ -5,7 +5,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -167,12 +167,6 @@ def get_program(wanted: Wanted, submodel: int, cache: Path) -> Program:
         return program
 
 
-def make_programs(wanted: Wanted, submodels: Iterator[int] | range, cache: Path) -> None:
-    """See that the programs of some submodels are in the cache; raises as `get_program` does."""
-    for submodel in submodels:
-        get_program(wanted, submodel, cache)
-
-
 def _read(wanted: Wanted, submodel: int) -> tuple[Graph, TrainableCard]:
     """Return a submodel in plain operations, as a graph, and what its program says of itself."""
     family, task = wanted.family, wanted.task
@@ -266,6 +260,7 @@ def _try_out(program: Program, wanted: Wanted, submodel: int) -> None:
     model = _build(wanted.family, submodel)
     loss = wanted.task.loss_of(model(inputs), target)
     torch.autograd.backward(loss)
+    expected = float(loss.detach())
     session = Session(program.code, inputs[:2], target[:2])
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
@@ -282,16 +277,11 @@ def _try_out(program: Program, wanted: Wanted, submodel: int) -> None:
         whole += float(parameter.grad.square().sum())
     off = (apart / whole) ** 0.5 if whole else apart
     if not (
-        abs(found - float(loss)) <= LOSS_TOLERANCE * max(1.0, abs(float(loss)))
+        abs(found - expected) <= LOSS_TOLERANCE * max(1.0, abs(expected))
         and off <= GRADIENT_TOLERANCE
     ):
         raise RunError(
             f"submodel {submodel} of {wanted.model}: its program has loss {found:.6g} where torch "
-            f"has {float(loss):.6g}, and gradients that differ by {off:.2g} of theirs; it is not "
+            f"has {expected:.6g}, and gradients that differ by {off:.2g} of theirs; it is not "
             "used: train the model with torch"
         )
-
-
-def for_run(program: Program, card: TrainableCard) -> Program:
-    """Return a program with another card, such as one that tells how the run's clients step."""
-    return replace(program, card=card)
