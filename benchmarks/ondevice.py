@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--root", default="", help="the folder of CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
     parser.add_argument("--examples", type=int, default=200, help="images of the client")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.what == "one":
         model, client, number = given.names
         print(json.dumps(measure(model, given.root, client, int(number))))

@@ -1,5 +1,6 @@
 """A family so small that its programs are made in seconds; they are made once for all tests."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import nefl
 from nefl.config.reading import config_from
 from nefl.running.assembly import Setting, assemble
 
@@ -79,14 +81,10 @@ def setting() -> Setting:
 
 
 @pytest.fixture(scope="session")
-def programs(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with its exported programs; do not change it."""
-    import nefl
-
     folder = tmp_path_factory.mktemp("programs")
     recipe = folder / "recipe.json"
-    import json
-
     recipe.write_text(json.dumps(SETTINGS))
     nefl.export_trainable(recipe, folder / "out")
     return folder / "out"

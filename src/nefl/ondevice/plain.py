@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.trainable import NormCard
+from nefl.errors import ConfigError
 from nefl.nesting.modules import BatchNorm
 
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
@@ -174,7 +175,13 @@ class Trained(nn.Module):
         return loss, *measured
 
     def norms(self, inputs: Tensor) -> tuple[NormCard, ...]:
-        """Return the norms with running statistics, as a batch of inputs shows them."""
+        """Return the norms with running statistics, as a batch of inputs shows them.
+
+        Raises:
+            ConfigError: if the model writes to a buffer meanwhile. The runtime would take the wrong
+                tensors for parameters, and say nothing.
+        """
+        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         counts: dict[str, int] = {}
 
         def count(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -190,6 +197,12 @@ class Trained(nn.Module):
             self.model(inputs)
         for hook in hooks:
             hook.remove()
+        written = [n for n, b in self.model.named_buffers() if not b.equal(before[n])]
+        if written:
+            raise ConfigError(
+                f"the model writes to its buffers in training ({', '.join(sorted(written))[:300]}), which "
+                "a program cannot; train it with torch"
+            )
         return tuple(NormCard(name, counts[name], momentum) for name, momentum in self._tracked)
 
     def _norm(self, name: str) -> PlainNorm:

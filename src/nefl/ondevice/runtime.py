@@ -62,7 +62,7 @@ def read_graph(network: nn.Module, inputs: Tensor, target: Tensor) -> Graph:
     batch = torch.export.Dim("batch", min=2, max=len(inputs))
     try:
         with quiet():
-            graph = torch.export.export(
+            return torch.export.export(
                 network, (inputs, target), dynamic_shapes=({0: batch}, {0: batch})
             )
     except Exception as error:  # it raises many kinds
@@ -70,13 +70,6 @@ def read_graph(network: nn.Module, inputs: Tensor, target: Tensor) -> Graph:
             f"the model cannot be read as a graph by torch.export, which ExecuTorch needs "
             f"({_first_line(error)}); train it with torch"
         ) from error
-    written = sorted(graph.graph_signature.buffers_to_mutate.values())
-    if written:  # the runtime would then take the wrong tensors for parameters, and say nothing
-        raise ConfigError(
-            f"the model writes to its buffers in training ({', '.join(written)[:300]}), which a "
-            "program cannot; train it with torch"
-        )
-    return graph
 
 
 def lower(graph: Graph) -> bytes:
@@ -125,7 +118,8 @@ class Session:
         self._program = program  # the runtime reads it in place and does not keep it alive
         try:
             load = training._load_for_executorch_for_training_from_buffer  # noqa: SLF001
-            self._module = load(program)
+            with quiet():  # it warns that it is experimental, each time
+                self._module = load(program)
         except Exception as error:  # the runtime raises its own kinds, of no common base
             raise RunError(f"ExecuTorch does not take the program ({error})") from None
         self.run(inputs, target)
