@@ -174,21 +174,25 @@ class Site:
         """
         weights, received = unpack(tensors)
         own = {name: t for name, t in weights.items() if not name.startswith(MEMBER)}
+        rows, how = self.given_to(task)
         if self._on_device.have(task.client):
-            rows = self._train.take(self._partition.client(task.client))
-            return self._on_device.train(task, own, rows, self._how[task.submodel])
+            return self._on_device.train(task, own, rows, how)
         model = self._load(task.submodel, own)
         within = {m: self._member(m, weights) for m in self._family.members_within(task.submodel)}
-        rows = self._train.take(self._partition.client(task.client))
         keeps, family = self.objective.keeps, self._family
         kept = self._kept(task, keeper) if keeps else {}
         memory = recall(kept, family, task.submodel, keeps)
         given = Given(weights, received, memory, within)
-        update, now = train(task, model, rows, self._how[task.submodel], given)
+        update, now = train(task, model, rows, how, given)
         finite = all(first_not_finite(tensors) is None for tensors in now.values())
         if keeps and keeper is not None and finite:  # else its update is refused too
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
+
+    def given_to(self, task: TrainTask) -> tuple[dict[str, Tensor], LocalTraining]:
+        """Return the examples of a task's client, and how it trains on them."""
+        rows = self._train.take(self._partition.client(task.client))
+        return rows, self._how[task.submodel]
 
     def _member(self, number: int, weights: Tensors) -> Member:
         """Return a member with its own tensors out of those that came."""

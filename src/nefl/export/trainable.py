@@ -54,11 +54,7 @@ def export_trainable(
     Raises:
         NeflError: if something is missing, or ExecuTorch cannot train the model.
     """
-    config = _config(source, trust_code=trust_code)
-    engine = replace(
-        config.engine, device="cpu", client="executorch", client_share=1.0, programs=None
-    )
-    config = replace(config, engine=engine)
+    config = trained_config(source, trust_code=trust_code)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: is a file; programs need a folder, one file for each")
@@ -76,13 +72,22 @@ def export_trainable(
         return [_write(clients.program(k), config, program_file(folder, k)) for k in chosen]
 
 
-def _config(source: str | Path, *, trust_code: bool) -> RunConfig:
+def trained_config(source: str | Path, *, trust_code: bool) -> RunConfig:
+    """Return the settings of a run or a recipe, with all clients in ExecuTorch.
+
+    Raises:
+        NeflError: if there is no such run or recipe, or it names code of a stranger's.
+    """
     place = Path(source)
     if (place / CONFIG).is_file():
         config = stored_config(place)
         check_code(config, place, trusted=trust_code)
-        return config
-    return config_from(recipe_values(str(source)), str(source))
+    else:
+        config = config_from(recipe_values(str(source)), str(source))
+    engine = replace(
+        config.engine, device="cpu", client="executorch", client_share=1.0, programs=None
+    )
+    return replace(config, engine=engine)
 
 
 def _write(program: Program, config: RunConfig, path: Path) -> TrainableExport:

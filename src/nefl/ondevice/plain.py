@@ -200,7 +200,7 @@ class Trained(nn.Module):
         written = [n for n, b in self.model.named_buffers() if not b.equal(before[n])]
         if written:
             raise ConfigError(
-                f"the model writes to its buffers in training ({', '.join(sorted(written))[:300]}), which "
+                f"the model writes to its buffers in training ({', '.join(written)[:300]}), which "
                 "a program cannot; train it with torch"
             )
         return tuple(NormCard(name, counts[name], momentum) for name, momentum in self._tracked)
