@@ -34,6 +34,7 @@ RANK = {
     "server": 6,
     "client": 6,
     "methods": 7,
+    "ondevice": 7,
     "rounds": 7,
     "elastic": 8,
     "engines": 8,

@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import save
 
 from benchmarks.campaign.mutations import BYTES, change_json
+from nefl.artifacts import programfile
 from nefl.artifacts.card import CARD_KEY
 from nefl.elastic.file import checksum
-from nefl.export import executorchfile, onnxfile
+from nefl.export import onnxfile
 
 
 def tensors(data: bytes, draw: random.Random) -> bytes:
@@ -71,17 +72,17 @@ def _onnx_content(data: bytes) -> bytes:
 
 def pte_card(data: bytes, draw: random.Random) -> bytes:
     program, text = _pte_parts(data)
-    return executorchfile.seal(program, change_json(text, draw))
+    return programfile.seal(program, change_json(text, draw))
 
 
 def pte_program(data: bytes, draw: random.Random) -> bytes:
     program, text = _pte_parts(data)
-    return executorchfile.seal(program[:8] + draw.choice(BYTES)(program[8:], draw), text)
+    return programfile.seal(program[:8] + draw.choice(BYTES)(program[8:], draw), text)
 
 
 def _pte_parts(data: bytes) -> tuple[bytes, bytes]:
-    size = executorchfile.TRAILER.size
-    length = executorchfile.TRAILER.unpack(data[-size:])[0]
+    size = programfile.TRAILER.size
+    length = programfile.TRAILER.unpack(data[-size:])[0]
     return data[: -size - length], data[-size - length : -size]
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from nefl.export.export import export_family, export_submodel
     from nefl.export.formats import open_model
+    from nefl.export.trainable import export_trainable
     from nefl.methods import METHODS, Method, make_family
     from nefl.nesting.corners import extract, scatter
     from nefl.nesting.inside import members_inside
@@ -91,6 +92,7 @@ __all__ = [  # noqa: RUF022 -- a table of contents
     # trained families in use
     "export_family",
     "export_submodel",
+    "export_trainable",
     "open_model",
     "load",
     "TrainedFamily",
@@ -146,6 +148,7 @@ _HOMES = {
     "read_run": "nefl.report.reading.runs",
     "export_family": "nefl.export.export",
     "export_submodel": "nefl.export.export",
+    "export_trainable": "nefl.export.trainable",
     "open_model": "nefl.export.formats",
     "load": "nefl.elastic.file",
     "TrainedFamily": "nefl.elastic.file",

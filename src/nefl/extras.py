@@ -1,6 +1,10 @@
 """Optional packages: imported where they are needed, named with their remedy where missing."""
 
 import importlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from nefl.errors import ConfigError
@@ -25,3 +29,16 @@ def need(module: str, extra: str | None = None) -> ModuleType:
             f"{package} is not installed or cannot be loaded ({error}); install it with: "
             f"pip install {wanted}"
         ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the translators' advice to their developers from users."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -16,11 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import nefl
+from nefl.artifacts import programfile
 from nefl.artifacts.card import CARD_KEY
 from nefl.artifacts.tensorfile import read_tensors, save_tensors
 from nefl.elastic.file import checksum, save_family
 from nefl.errors import RunError
-from nefl.export import executorchfile, onnxfile
+from nefl.export import onnxfile
 from nefl.export.formats import FORMATS, open_model
 from nefl.serving.predictor import Predictor
 
@@ -126,10 +127,10 @@ def _with_card(name: str, data: bytes, change: Callable[[dict[str, Any]], object
         return repack(
             data, lambda m: m.update({"extra/nefl": _changed(m["extra/nefl"], change).encode()})
         )
-    size = executorchfile.TRAILER.size
-    length = executorchfile.TRAILER.unpack(data[-size:])[0]
+    size = programfile.TRAILER.size
+    length = programfile.TRAILER.unpack(data[-size:])[0]
     text = _changed(data[-size - length : -size], change).encode()
-    return executorchfile.seal(data[: -size - length], text)
+    return programfile.seal(data[: -size - length], text)
 
 
 def _changed(text: str | bytes, change: Callable[[dict[str, Any]], object]) -> str:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from nefl.export.fold import fold
 from nefl.export.operators import OPERATORS, guard, is_allowed
 from nefl.export.quantize import quantize
-from nefl.export.runner import quiet
+from nefl.extras import quiet
 from nefl.models.table import ModelBuilder
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec

@@ -6,7 +6,7 @@ Reading it loads no torch, so that what only looks at runs starts at once.
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ MAX_LINE = 2**24
 """Characters of one line of the log; a round of 100,000 clients needs some ten million."""
 
 
-def to_json(content: Mapping[str, Any], indent: int | None = None) -> str:
+def to_json(content: Mapping[str, Any] | Sequence[Any], indent: int | None = None) -> str:
     """Write JSON that every parser takes: numbers that are not finite become null."""
     return json.dumps(_finite(content), indent=indent, allow_nan=False)
 

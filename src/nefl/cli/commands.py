@@ -21,6 +21,7 @@ COMMANDS = {
     "watch": "nefl.cli.watch",
     "plot": "nefl.cli.plot",
     "export": "nefl.cli.export",
+    "handoff": "nefl.cli.handoff",
     "predict": "nefl.cli.predict",
     "serve": "nefl.cli.predict",
     "flower": "nefl.cli.flower",

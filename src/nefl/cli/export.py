@@ -1,6 +1,7 @@
-"""`nefl export`: take a submodel, or the whole family, out of a run."""
+"""`nefl export`: take a submodel, or the whole family, out of a run; or programs that train."""
 
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -24,11 +25,16 @@ from nefl.export.export import (
     export_submodel,
 )
 from nefl.export.formats import ELASTIC, format_for
+from nefl.export.trainable import TrainableExport, export_trainable
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    run: Annotated[
+        Path, typer.Argument(help="The run's folder; with --trainable, or a recipe's name.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write; the folder with --trainable.")
+    ],
     submodel: Annotated[int | None, typer.Option(help="Its number, from 1.")] = None,
     fits: Annotated[
         str | None,
@@ -56,10 +62,35 @@ def export(
         ),
     ] = MAX_LOSS,
     measure: Annotated[bool, typer.Option(help="Measure latency and peak memory.")] = True,
+    trainable: Annotated[
+        bool, typer.Option("--trainable", help="Programs that train in ExecuTorch.")
+    ] = False,
+    everyone: Annotated[
+        bool, typer.Option("--all", help="With --trainable: all submodels, as without --submodel.")
+    ] = False,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write a submodel as a plain network, or all as an elastic file, and check the file."""
+    if trainable:
+        if fits or quantize or best or form not in (None, "executorch"):
+            raise ConfigError(
+                "--trainable writes ExecuTorch programs in float32 without weights: leave out "
+                "--fits, --quantize, --best and --format"
+            )
+        if everyone and submodel is not None:
+            raise ConfigError("--all and --submodel: give one of them")
+        numbers = None if submodel is None else (submodel,)
+        written = export_trainable(run, out, submodels=numbers, trust_code=trust_code)
+        if as_json:
+            say(to_json([_plain_program(each) for each in written], indent=2))
+        else:
+            _show_programs(written)
+        return
+    if everyone:
+        raise ConfigError(
+            "--all belongs to --trainable; without it leave out --submodel and --fits"
+        )
     if quantize not in (None, "int8"):
         raise ConfigError(f"--quantize {quantize}: there is int8; leave it out for float32")
     form = format_for(out, form, family=submodel is None and fits is None)
@@ -114,6 +145,35 @@ def _plain(done: Export | ElasticExport) -> dict[str, object]:
         "steps_left": done.plain.steps_left,
         "measured": None if done.measured is None else asdict(done.measured),
     }
+
+
+def _plain_program(done: TrainableExport) -> dict[str, object]:
+    return {
+        "path": str(done.path),
+        "size": done.size,
+        "sha256": done.sha256,
+        "card": asdict(done.card),
+    }
+
+
+def _show_programs(written: list[TrainableExport]) -> None:
+    card = written[0].card
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{card.model} {card.method}: programs that train, batches of {card.batch_size}",
+    )
+    for heading in ("submodel", "parameters", "file", "sha256", "path"):
+        table.add_column(heading, justify="left" if heading in ("sha256", "path") else "right")
+    for done in written:
+        shapes = [t.shape for t in done.card.layout if t.role == "parameter"]
+        table.add_row(
+            str(done.card.submodel),
+            show_count(sum(map(prod, shapes))),
+            show_bytes(done.size),
+            done.sha256[:12],
+            Text(str(done.path)),
+        )
+    console_for_tables().print(table)
 
 
 def _show(done: Export) -> None:

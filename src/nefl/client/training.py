@@ -1,6 +1,7 @@
 """Local training: a client gets a submodel, its examples and a seed, and returns an update."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -82,13 +83,20 @@ def train(
     """
     if given is None:
         given = Given({name: tensor.clone() for name, tensor in learned_state(model).items()})
+    with own_generator(task, rows, how) as generator:
+        return _train(task, model, rows, how, given, generator)
+
+
+@contextmanager
+def own_generator(task: TrainTask, rows: Rows, how: LocalTraining) -> Iterator[torch.Generator]:
+    """Give a task the random numbers that are its own, whoever trains it."""
     seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
     device = next(iter(rows.values())).device
     devices = [device] if device.type == "cuda" else []
     # Dropout and its like draw from torch's global generator: it too is the client's own.
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        return _train(task, model, rows, how, given, torch.Generator().manual_seed(seed))
+        yield torch.Generator().manual_seed(seed)
 
 
 def _train(
@@ -101,28 +109,19 @@ def _train(
 ) -> tuple[ClientUpdate, Sets]:
     column = next(iter(rows.values()))
     examples, device = len(column), column.device
-    steps = how.local.epochs * batches_per_epoch(examples, how.local.batch_size)
+    steps = count_steps(examples, how.local)
     local = begin(task, model, how.learned, steps, given, how.rounds)
     inner = [p for member in given.within.values() for p in member.parameters().values()]
     optimiser = make_optimiser(model, how.local, inner)
     total_loss = torch.zeros((), device=device)
     model.train()
-    for step, chosen in enumerate(_batches(examples, how.local, generator)):
-        local.learning_rate = learning_rate(
-            how.schedule,
-            how.local.learning_rate,
-            how.rounds,
-            task.round_number - 1 + step / steps,
-            steps,
-        )
-        local.step = step
+    for number, step in enumerate(local_steps(task, rows, how, generator)):
+        local.step = number
+        local.learning_rate = step.learning_rate
         local.rate_sum += local.learning_rate
         for group in optimiser.param_groups:
             group["lr"] = local.learning_rate
-        chosen = chosen.to(device)
-        some = {name: values[chosen] for name, values in rows.items()}
-        inputs = arranged(how.learned.make_inputs(some, generator), how.memory_format)
-        loss = how.objective.loss(local, inputs, how.learned.make_target(some))
+        loss = how.objective.loss(local, step.inputs, step.target)
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         if how.clip_norm:
@@ -137,6 +136,46 @@ def _train(
     for member in given.within.values():
         trained |= member.own_tensors()
     return ClientUpdate(task, trained, examples, metrics, sent), memory
+
+
+@dataclass(frozen=True, eq=False)
+class LocalStep:
+    """What a client's step is made on.
+
+    Attributes:
+        learning_rate: its rate.
+        inputs: the batch.
+        target: what is to be learned of it.
+    """
+
+    learning_rate: float
+    inputs: Tensor
+    target: Tensor
+
+
+def count_steps(examples: int, local: LocalConfig) -> int:
+    """Return how many steps a client with so many examples takes in a round."""
+    return local.epochs * batches_per_epoch(examples, local.batch_size)
+
+
+def local_steps(
+    task: TrainTask, rows: Rows, how: LocalTraining, generator: torch.Generator
+) -> Iterator[LocalStep]:
+    """Yield a client's steps in a round: who trains them, and by what means, is another matter."""
+    column = next(iter(rows.values()))
+    steps = count_steps(len(column), how.local)
+    for step, chosen in enumerate(_batches(len(column), how.local, generator)):
+        rate = learning_rate(
+            how.schedule,
+            how.local.learning_rate,
+            how.rounds,
+            task.round_number - 1 + step / steps,
+            steps,
+        )
+        here = chosen.to(column.device)
+        some = {name: values[here] for name, values in rows.items()}
+        inputs = arranged(how.learned.make_inputs(some, generator), how.memory_format)
+        yield LocalStep(rate, inputs, how.learned.make_target(some))
 
 
 def begin(

@@ -268,7 +268,7 @@ class FlowerConfig(Part):
 
 @dataclass(frozen=True)
 class EngineConfig(Part):
-    """What carries tasks to clients. Only `device` and `threads` touch the result: its last bits.
+    """What carries tasks to clients. `device`, `threads` and `client` touch the result's last bits.
 
     Attributes:
         name: `serial` or `workers`; `auto` takes workers where there is more than one core and
@@ -276,6 +276,11 @@ class EngineConfig(Part):
         workers: processes; if 0, as many as the cores allow with that many threads each.
         device: `cpu`, `cuda`, or `auto`, which takes CUDA where there is one.
         threads: torch threads of each process.
+        client: what clients train with: `torch`, or `executorch`, which phones have.
+        client_share: the share of clients that do so, evenly spread by their numbers; the others
+            train with torch.
+        programs: a folder that `nefl export --trainable` wrote, for `executorch`; if left out,
+            programs are made when a run starts, and kept in the cache.
         flower: how the Flower engine deals with its nodes.
     """
 
@@ -283,6 +288,9 @@ class EngineConfig(Part):
     workers: int = 0
     device: str = "auto"
     threads: int = 1
+    client: Literal["torch", "executorch"] = "torch"
+    client_share: float = 1.0
+    programs: str | None = None
     flower: FlowerConfig = field(default_factory=FlowerConfig)
 
     def __post_init__(self) -> None:
@@ -292,4 +300,12 @@ class EngineConfig(Part):
         require(
             self.name != "serial" or not self.workers,
             f"engine.workers is {self.workers}: the serial engine has none; leave it out",
+        )
+        require(
+            0 < self.client_share <= 1,
+            f"engine.client_share is {self.client_share}: give above 0, at most 1",
+        )
+        require(
+            self.client == "executorch" or (self.client_share == 1 and self.programs is None),
+            "engine.client_share and engine.programs belong to engine.client 'executorch'",
         )

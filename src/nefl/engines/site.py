@@ -12,6 +12,7 @@ from nefl.client.memory import Keeper, recall, renew, roll_kept
 from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
+from nefl.engines.device_clients import DeviceClients, check_device_clients
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError, UpdateError
 from nefl.methods import method_of
@@ -150,6 +151,8 @@ class Site:
         }
         self._compile = config.local.compile
         self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
+        check_device_clients(config, family, device.type)
+        self._on_device = DeviceClients(config, family, task)
 
     @property
     def test_examples(self) -> int:
@@ -176,14 +179,16 @@ class Site:
         """
         weights, received = unpack(tensors)
         own = {name: t for name, t in weights.items() if not name.startswith(MEMBER)}
+        rows, how = self.given_to(task)
+        if self._on_device.have(task.client):
+            return self._on_device.train(task, own, rows, how)
         model = self._load(task.submodel, own)
         within = {m: self._member(m, weights) for m in self._family.members_within(task.submodel)}
-        rows = self._train.take(self._partition.client(task.client))
         keeps, family = self.objective.keeps, self._family
         kept = self._kept(task, keeper) if keeps else {}
         memory = recall(kept, family, task.submodel, keeps)
         given = Given(weights, received, memory, within)
-        update, now = train(task, model, rows, self._how[task.submodel], given)
+        update, now = train(task, model, rows, how, given)
         for each, tensors in now.items():
             culprit = first_not_finite(tensors)
             if culprit is not None:  # the update must not count without what goes with it
@@ -193,6 +198,11 @@ class Site:
         if keeps and keeper is not None:
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
+
+    def given_to(self, task: TrainTask) -> tuple[dict[str, Tensor], LocalTraining]:
+        """Return the examples of a task's client, and how it trains on them."""
+        rows = self._train.take(self._partition.client(task.client))
+        return rows, self._how[task.submodel]
 
     def _member(self, number: int, weights: Tensors) -> Member:
         """Return a member with its own tensors out of those that came."""

@@ -10,7 +10,8 @@ from nefl.artifacts.card import Card
 from nefl.artifacts.tensorfile import save_tensors
 from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.huggingface import load_causal, read_card, write_card
-from nefl.export.runner import Save, TorchRunner, quiet
+from nefl.export.runner import Save, TorchRunner
+from nefl.extras import quiet
 from nefl.files import read_small
 from nefl.models.base import FolderBase, need_text
 from nefl.models.base import open_folder as open_base_folder

@@ -4,8 +4,6 @@ A program takes one example at a time: its memory is planned when it is made. Th
 checksum follow behind the program, where the runtime does not look.
 """
 
-import hashlib
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, card_from_json, card_to_json
+from nefl.artifacts.programfile import seal, unseal
+from nefl.artifacts.trainable import is_trainable
 from nefl.errors import RunError
 from nefl.export.quantize import EXTRA, quantize
-from nefl.export.runner import Save, quiet
-from nefl.extras import need
-
-MAGIC = b"ET12"  # at byte 4 of a program
-TRAILER = struct.Struct("<Q32s8s")  # bytes of the card, checksum of all before, mark
-_MARK = b"nefl-pte"
+from nefl.export.runner import Save
+from nefl.extras import need, quiet
 
 
 class ExecuTorchRunner:
@@ -62,12 +58,6 @@ def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:
     return save
 
 
-def seal(program: bytes, card: bytes) -> bytes:
-    """Return a program with its card and the checksum of both behind it."""
-    digest = hashlib.sha256(program + card).digest()
-    return program + card + TRAILER.pack(len(card), digest, _MARK)
-
-
 def open_program(path: Path) -> ExecuTorchRunner:
     """Open a program.
 
@@ -76,25 +66,13 @@ def open_program(path: Path) -> ExecuTorchRunner:
         RunError: if the file is missing, foreign, cut off or damaged.
     """
     runtime = need("executorch.runtime", EXTRA)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
-    if data[4:8] != MAGIC:
-        raise RunError(f"{path}: is no ExecuTorch program")
-    content, trailer = data[: -TRAILER.size], data[-TRAILER.size :]
-    length, digest, mark = TRAILER.unpack(trailer.rjust(TRAILER.size, b"\0"))
-    if mark != _MARK:
-        raise RunError(f"{path}: was not written by `nefl export`, or is cut off")
-    # The runtime does not check what it reads: damaged bytes must not reach it.
-    if hashlib.sha256(content).digest() != digest or length > len(content):
+    program, text = unseal(path)
+    if is_trainable(text):
         raise RunError(
-            f"{path}: is damaged: its contents do not have its checksum; copy it anew, or export "
-            "it again"
+            f"{path}: is a program that trains, and answers nothing; export one to predict with "
+            "`nefl export` without --trainable"
         )
-    end = len(content) - length
-    program = content[:end]
-    card = card_from_json(content[end:].decode(errors="replace"), path)
+    card = card_from_json(text, path)
     try:
         method = runtime.Runtime.get().load_program(program).load_method("forward")
     except Exception as error:  # the runtime raises its own kinds, of no common base

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card
+from nefl.artifacts.programfile import MAGIC
 from nefl.errors import ConfigError, RunError
 from nefl.export import (
     adapterfolder,
@@ -117,7 +118,7 @@ def recognise(path: Path) -> str:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     if head[:2] == b"PK":
         return "torch-export"
-    if head[4:8] == executorchfile.MAGIC:
+    if head[4:8] == MAGIC:
         return "executorch"
     if head[8:9] == b"{":
         return "safetensors"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, card_from_json, card_to_json
 from nefl.errors import ConfigError, RunError
-from nefl.export.runner import Save, TorchRunner, quiet
+from nefl.export.runner import Save, TorchRunner
+from nefl.extras import quiet
 from nefl.files import read_small
 from nefl.models.base import need_text
 from nefl.models.decoder import EPSILON, ROTARY_BASE

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
 from nefl.errors import RunError
-from nefl.export.runner import Save, quiet
-from nefl.extras import need
+from nefl.export.runner import Save
+from nefl.extras import need, quiet
 
 EXTRA = "onnx"
 INPUT, OUTPUT = "inputs", "outputs"

@@ -1,9 +1,6 @@
 """What every format of export offers: something that writes a file, something that runs one."""
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -66,16 +63,3 @@ def try_out(path: Path, card: Card, predict: Callable[[Tensor], Tensor]) -> None
             f"{path}: answers with {found}, but its description names float32 "
             f"{wanted}; export it again"
         )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the translators' advice to their developers from users."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -11,8 +11,8 @@ from nefl.errors import RunError
 from nefl.export.archive import ArchiveError, rebuild
 from nefl.export.operators import guard
 from nefl.export.quantize import EXTRA, quantize
-from nefl.export.runner import Save, TorchRunner, quiet
-from nefl.extras import need
+from nefl.export.runner import Save, TorchRunner
+from nefl.extras import need, quiet
 
 
 def prepare(network: nn.Module, card: Card, calibration: Tensor) -> Save:

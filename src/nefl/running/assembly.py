@@ -19,6 +19,7 @@ from nefl.config.run import GIVEN
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
 from nefl.data.sources import content_digest
+from nefl.engines.device_clients import DeviceClients, check_device_clients
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_device, pick_memory_format
@@ -102,6 +103,9 @@ class Setting:
         """
         workers = count_workers(self.config.engine, self.config.clients.per_round)
         memories = MemoryFiles(partition.parent)
+        if self.config.engine.client != "torch":  # else every worker would wait for them in turn
+            ready = DeviceClients(self.config, self.family, self.task)
+            ready.make_ready(range(1, len(self.family) + 1))
         alone = self.config.task == GIVEN and describe(self.task) is None
         if not workers or (alone and self.config.engine.name == "auto"):
             return SerialEngine(self.site(), self.family, memories)
@@ -201,7 +205,10 @@ class Setting:
 def settings_checksum(config: RunConfig) -> str:
     """Return a checksum of the settings that a result depends on."""
     settings = config.to_dict()
-    for key in ("engine", "about", "published"):
+    engine = settings.pop("engine")
+    if engine["client"] != "torch":  # other kernels sum in another order
+        settings["engine"] = {key: engine[key] for key in ("client", "client_share")}
+    for key in ("about", "published"):
         settings.pop(key)
     settings["data"].pop("cache")
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
@@ -250,6 +257,9 @@ def arrange(config: RunConfig, task: Task) -> Setting:
     """
     family = family_of(config.model, task.signature, task.model_arguments())
     method_of(config.model).objective.check(config.local)
+    check_device_clients(config, family, pick_device(config.engine.device).type)
+    if config.engine.programs is not None:
+        DeviceClients(config, family, task).make_ready(range(1, len(family) + 1))
     own_task = is_reference(config.task) or config.task == GIVEN
     if own_task or is_reference(config.model.name) or method_reference(config.model.method):
         _try_out(config, family, task)
@@ -354,7 +364,8 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     model = replace(config.model, weights=weights, start=start)
     if model.name == LORA and isinstance(base := model.options.get("base"), str):
         model = replace(model, options={**model.options, "base": absolute(base)})
-    return replace(config, model=model, data=data, partition=partition)
+    engine = replace(config.engine, programs=absolute(config.engine.programs))
+    return replace(config, model=model, data=data, partition=partition, engine=engine)
 
 
 def count_workers(engine: EngineConfig, per_round: int) -> int:

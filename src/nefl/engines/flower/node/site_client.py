@@ -34,7 +34,7 @@ from nefl.engines.flower.node.context_memory import ContextMemory
 from nefl.engines.flower.source import check_source
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
-from nefl.errors import DataError
+from nefl.errors import ConfigError, DataError
 from nefl.files import default_cache
 from nefl.methods import family_of
 from nefl.nesting.signature import Signature
@@ -49,6 +49,9 @@ OWN_DATA, ROOT, CACHE, BASE = "own-data", "data-root", "data-cache", "model-base
 """Keys of the node config: the node's own data, where the run's data lies here, the folder for
 decoded data, and the folder of the base under a run's adapters."""
 
+RUNTIME, PROGRAMS = "runtime", "programs"
+"""Keys of the node config: what this node trains with, and a folder of exported programs."""
+
 
 def site_client(*, choose: Choose | None = None) -> ClientApp:
     """Return the Flower client for nefl's own runs.
@@ -56,7 +59,9 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
     The server sends the settings of the run with every task. Node config: `partition-id` is the
     client's number; `own-data` names a file or folder with the node's own
     examples, without which it takes its part of the run's data set; `tier`, `memory` (bytes),
-    `data-root`, `data-cache`, `model-base` and `device` are optional.
+    `data-root`, `data-cache`, `model-base` and `device` are optional. With `runtime`
+    `executorch` the node trains in ExecuTorch, with the `programs` of a folder that
+    `nefl export --trainable` wrote, or with those that it makes itself.
 
     Args:
         choose: which submodel this node takes, see `nested_client`.
@@ -147,7 +152,32 @@ def _site(run: str, node: str, client: int) -> Site:
     device = pick_device(str(json.loads(node).get(DEVICE, config.engine.device)))
     if partition is None:
         partition = _all_for_one(learned.train_examples, client, config.clients.count)
-    return Site(config, family, learned, partition, device)
+    return Site(_as_the_node_trains(config, json.loads(node)), family, learned, partition, device)
+
+
+def _as_the_node_trains(config: RunConfig, node: Mapping[str, object]) -> RunConfig:
+    """Return the run with what this node's operator says of how it trains here.
+
+    Raises:
+        ConfigError: if that is no way to train.
+    """
+    runtime, programs = node.get(RUNTIME), node.get(PROGRAMS)
+    if runtime not in (None, "torch", "executorch"):
+        raise ConfigError(
+            f"runtime {runtime!r} in the node config: give 'torch' or 'executorch', or leave it "
+            "out to train as the run says"
+        )
+    data, engine = config.data, config.engine
+    if node.get(CACHE):
+        data = replace(data, cache=str(node[CACHE]))
+    given = None if programs is None else str(programs)
+    if runtime == "torch":
+        engine = replace(engine, client="torch", client_share=1.0, programs=None)
+    elif runtime == "executorch":
+        engine = replace(engine, client="executorch", client_share=1.0, programs=given)
+    else:  # a folder that the server names is a path of its own machine
+        engine = replace(engine, programs=given if engine.client == "executorch" else None)
+    return replace(config, data=data, engine=engine)
 
 
 def _base(node: Mapping[str, object]) -> str:

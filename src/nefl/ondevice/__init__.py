@@ -1,0 +1,1 @@
+"""Submodels that train in ExecuTorch, where there is no PyTorch."""

@@ -1,0 +1,121 @@
+"""A task as files: a client that knows only the contract does what torch does."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from nefl.errors import ConfigError, UpdateError
+from nefl.export.conformance import try_client
+from nefl.nesting.corners import extract
+from nefl.ondevice.handoff import read_update, write_task
+from nefl.ondevice.programs import open_trainable
+from nefl.running.assembly import Setting
+from nefl.state import TrainTask
+from tests.ondevice.conftest import SETTINGS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TASK = TrainTask(1, 2, 1)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(SETTINGS))
+    return path
+
+
+@pytest.mark.usefixtures("programs")
+def test_the_example_client_conforms(recipe: Path) -> None:
+    found = try_client(recipe, f"{sys.executable} {EXAMPLES / 'device_client.py'}", client=2)
+    assert found.difference < 1e-6
+    assert found.loss == pytest.approx(found.torch_loss, rel=1e-5)
+    assert found.examples == 25
+
+
+@pytest.mark.usefixtures("programs")
+def test_clients_that_fail_are_named(recipe: Path) -> None:
+    with pytest.raises(ConfigError, match="no-such-client: cannot be run"):
+        try_client(recipe, "no-such-client")
+    with pytest.raises(UpdateError, match="false: ended with 1 and said: nothing"):
+        try_client(recipe, "false")
+    with pytest.raises(UpdateError, match=r"update\.json: cannot be read"):
+        try_client(recipe, "true")
+    with pytest.raises(ConfigError, match="client 99: there are 0 to 5"):
+        try_client(recipe, "true", client=99)
+
+
+@pytest.fixture
+def folder(setting: Setting, programs: Path, tmp_path: Path) -> Path:
+    """A task's folder with an update in it: the weights as they came."""
+    weights = extract(setting.initial_state(), setting.family, 1)
+    program = open_trainable(programs / "submodel-1.pte")
+    write_task(tmp_path, TASK, program, weights, *setting.site().given_to(TASK))
+    shutil.copy(tmp_path / "weights.safetensors", tmp_path / "update.safetensors")
+    write_report(tmp_path)
+    return tmp_path
+
+
+def write_report(folder: Path, **other: Any) -> None:
+    task = json.loads((folder / "task.json").read_text())
+    names = ("round", "client", "submodel", "examples")
+    done = subprocess.run(
+        ["sha256sum", "update.safetensors"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    sums = {"update.safetensors": done.stdout.split()[0]}
+    report = {"form": "nefl-update-1", **{n: task[n] for n in names}, "loss": 1.0, "sha256": sums}
+    (folder / "update.json").write_text(json.dumps(report | other))
+
+
+def test_a_task_says_all_that_a_client_needs(folder: Path, setting: Setting) -> None:
+    task = json.loads((folder / "task.json").read_text())
+    assert [size for size, _ in task["steps"]] == [8, 8, 8, 8, 8, 8]  # a last one of 1 is left out
+    assert task["steps"][0][1] != task["steps"][-1][1]
+    assert task["norms"] == [["norm", 16, 0.1]]
+    assert load_file(folder / "steps.safetensors")["inputs"].shape == (48, 1, 8, 8)
+    assert set(load_file(folder / "weights.safetensors")) == set(setting.family.layout(1))
+    update = read_update(folder, TASK, open_trainable(folder / "program.pte").card)
+    assert list(update.trained) == list(setting.family.layout(1))
+    assert (update.examples, update.metrics) == (25, {"loss": 1.0})
+
+
+def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "update.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "update.safetensors")
+
+
+def test_updates_that_are_not_as_agreed_are_refused(folder: Path) -> None:
+    card = open_trainable(folder / "program.pte").card
+
+    def refused(match: str) -> None:
+        with pytest.raises(UpdateError, match=match):
+            read_update(folder, TASK, card)
+
+    write_report(folder, form="mine")
+    refused(r"update\.json: form is 'mine', expected 'nefl-update-1'")
+    write_report(folder, client=5)
+    refused(r"client is 5, expected 2")
+    write_report(folder, examples="many")
+    refused("examples 'many'")
+    write_report(folder)
+    changed(folder, lambda t: t["fc.bias"].add_(1))
+    refused(r"update\.safetensors: does not have the checksum")
+    changed(folder, lambda t: t.pop("fc.bias"))
+    write_report(folder)
+    refused("fc.bias is missing, expected float32")
+    changed(folder, lambda t: t.update({"fc.bias": torch.zeros(3)}))
+    write_report(folder)
+    refused(r"fc.bias is torch.float32 \(3,\), expected float32 \(10,\)")
+    changed(folder, lambda t: t.update({"fc.bias": torch.zeros(10), "more": torch.zeros(1)}))
+    write_report(folder)
+    refused("holds more, which it was not given")
+    (folder / "update.json").write_text("[")
+    refused(r"update\.json: is no JSON")
