@@ -318,7 +318,11 @@ def run_profiles(
     ways = objective.receives, objective.sends
     copies = optimiser_copies(local) + len(objective.keeps) + sum(map(len, ways))
     # What the user's own code builds may have no hash to be remembered by.
-    own = is_reference(config.model.name) or method_reference(config.model.method) is not None
+    own = (
+        is_reference(config.model.name)
+        or method_reference(config.model.method) is not None
+        or (config.model.name == LORA and is_reference(str(config.model.options.get("base", ""))))
+    )
     count = profile_family if own else counted_once
     return tuple(
         replace(
