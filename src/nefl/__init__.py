@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from nefl.export.formats import open_model
     from nefl.export.trainable import export_trainable
     from nefl.methods import METHODS, Method, make_family
+    from nefl.models.ranks import lora_family
     from nefl.nesting.corners import extract, scatter
     from nefl.nesting.inside import members_inside
-    from nefl.nesting.modules import Exit, StepSize
+    from nefl.nesting.modules import Exit, Frozen, StepSize
     from nefl.nesting.signature import Signature
     from nefl.nesting.spec import Family, SubmodelSpec
     from nefl.nesting.zero_extension import check_family
@@ -69,7 +70,9 @@ __all__ = [  # noqa: RUF022 -- a table of contents
     "SubmodelSpec",
     "StepSize",
     "Exit",
+    "Frozen",
     "make_family",
+    "lora_family",
     "check_family",
     "members_inside",
     "extract",
@@ -129,7 +132,9 @@ _HOMES = {
     "SubmodelSpec": "nefl.nesting.spec",
     "StepSize": "nefl.nesting.modules",
     "Exit": "nefl.nesting.modules",
+    "Frozen": "nefl.nesting.modules",
     "make_family": "nefl.methods",
+    "lora_family": "nefl.models.ranks",
     "check_family": "nefl.nesting.zero_extension",
     "members_inside": "nefl.nesting.inside",
     "extract": "nefl.nesting.corners",

@@ -302,3 +302,15 @@ def test_every_rank_learns(lora_settings: Settings) -> None:
         assert not report.failures
     after = engine.evaluate(state, [1, 2, 3])
     assert all(a.loss < b.loss for a, b in zip(after, before, strict=True))
+
+
+def test_code_in_a_folder_is_never_run(llama: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(llama, tmp_path / "base")
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "base" / "mine.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(DataError, match=r"transformers cannot read its config.json"):
+        lora_family(tmp_path / "base", TAKES)

@@ -106,6 +106,16 @@ def test_means_of_factors_are_not_the_mean_of_products() -> None:
         )
 
 
+def test_with_one_a_for_all_the_mean_of_b_is_exact() -> None:
+    """FFA-LoRA's point: the product is linear in B alone."""
+    a = STATE.shared["a.weight"]
+    given = [
+        ClientUpdate(u.task, {**u.trained, "a.weight": a}, u.examples) for u in updates((3, 3, 3))
+    ]
+    exact = torch.stack([product(dict(u.trained)) for u in given]).mean(0)
+    assert relative(product(dict(averaged("mean", given).shared)), exact) < 1e-6
+
+
 def test_one_member_of_full_rank_is_fedits_average() -> None:
     alone = Family(Net, FAMILY.specs[-1:])
     given = [

@@ -14,6 +14,7 @@ from torch import Tensor
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.user_files import write_output
 from nefl.config import ModelConfig
+from nefl.config.learning import LORA
 from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import family_of
 from nefl.models.images import SMALL_IMAGES
@@ -67,6 +68,11 @@ def profile(
 ) -> None:
     """Show each submodel's size and cost: parameters, MACs, training memory, bytes sent."""
     own = is_reference(model)
+    if model == LORA:
+        raise ConfigError(
+            f"{LORA}: its costs are those of its base, which a recipe names; see them with "
+            "nefl train RECIPE --dry-run"
+        )
     signature = _signature(SMALL_IMAGES if own else find_design(model).usual, input_shape, classes)
     if not 1 <= batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")

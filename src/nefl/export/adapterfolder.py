@@ -80,6 +80,8 @@ def open_folder(path: Path) -> TorchRunner:
             f"{path}: was trained on another base ({card.base[:12]}) than {base} holds "
             f"({found[:12]}); put that one back, or name its folder in {CONFIG}"
         )
+    if not (path / WEIGHTS).is_file():  # peft would look for a pickle then
+        raise RunError(f"{path}: has no {WEIGHTS}; give a folder that `nefl export` wrote")
     peft = need_text("peft")
     try:
         with quiet():

@@ -92,7 +92,10 @@ def load_causal(path: Path) -> nn.Module:
     try:
         with quiet():
             model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-                str(path), local_files_only=True, use_safetensors=True
+                str(path),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
             )
     except Exception as error:  # whatever the loader stumbles over, the folder is at fault
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

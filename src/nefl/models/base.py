@@ -188,7 +188,10 @@ def read_config(path: str | Path) -> Any:
     """
     transformers = need_text("transformers")
     try:
-        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+        # Left out, transformers would ask at the terminal whether a folder's own code may run.
+        return transformers.AutoConfig.from_pretrained(
+            str(path), local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"{path}: transformers cannot read its {CONFIG} ({_first(error)})"
@@ -227,7 +230,11 @@ def _loaded(path: str, _checksum: str) -> nn.Module:
     dtype = _dtype(read_config(path))
     try:
         model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, dtype=dtype
+            path,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=dtype,
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise DataError(f"{path}: transformers cannot load it ({_first(error)})") from None

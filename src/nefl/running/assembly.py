@@ -336,7 +336,11 @@ def run_profiles(
     sets = (*objective.keeps, *objective.receives, *objective.sends)
     copies = optimiser_copies(local) + len(sets)
     # What the user's own code builds may have no hash to be remembered by.
-    own = is_reference(config.model.name) or method_reference(config.model.method) is not None
+    own = (
+        is_reference(config.model.name)
+        or method_reference(config.model.method) is not None
+        or (config.model.name == LORA and is_reference(str(config.model.options.get("base", ""))))
+    )
     count = profile_family if own else counted_once
     counted = count(family, signature, local.batch_size, copies)
     return priced(counted, family, objective, config.rounds, copies)
