@@ -26,7 +26,7 @@ def test_a_share_of_clients_lies_evenly_among_all() -> None:
             EngineConfig(client="executorch", client_share=share)
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "local.optimizer 'adam'": {"local.optimizer": "adam"},
     "clipped to 2.0": {"local.clip_norm": 2.0},
     "clipped to 1.0.*set local.clip_norm to 0": {"model.method": "heterofl"},

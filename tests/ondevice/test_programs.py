@@ -48,7 +48,12 @@ def test_a_program_is_made_once(
 ) -> None:
     made = open_trainable(programs / "submodel-1.pte").code
     calls = []
-    monkeypatch.setattr(making, "lower", lambda _graph: calls.append(1) or made)
+
+    def lower(graph: object) -> bytes:
+        calls.append(graph)
+        return made
+
+    monkeypatch.setattr(making, "lower", lower)
     wanted = wanted_of(setting)
     first = get_program(wanted, 1, tmp_path)
     assert get_program(wanted, 1, tmp_path) == first
