@@ -15,10 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,13 +27,18 @@ from nefl.artifacts.programfile import seal
 from nefl.artifacts.trainable import trainable_to_json
 from nefl.config.reading import config_from
 from nefl.engines.device_clients import DeviceClients
-from nefl.engines.site import pick_memory_format
 from nefl.engines.tuning import tune_process
 from nefl.nesting.corners import extract
 from nefl.running.assembly import Setting, assemble
 from nefl.state import Tensors, TrainTask
 
 MODELS = ("resnet8", "resnet20", "resnet18")
+CLIENTS = 4
+"""Clients whose updates are compared."""
+
+LIMIT = 1e-4
+"""What an update shall not differ by, relatively."""
+
 TIMED = 3
 """Steps that are timed for each member, after one to warm up; the best counts."""
 
@@ -65,65 +69,66 @@ ARMS: dict[str, dict[str, Any]] = {
 SEEDS = (0, 1, 2)
 
 
-def one_client(model: str, root: str, client: str, examples: int) -> Setting:
-    """Return a run of one client with so many images, in batches of 32."""
+def few_clients(model: str, root: str, client: str, examples: int) -> Setting:
+    """Return a run of a few clients with so many images each, in batches of 32."""
+    data = {"name": "cifar10", "root": root, "train": CLIENTS * examples, "test": 100}
     values = {
         "rounds": 1,
         "model": {"name": model, "method": "nefl-wd"},
-        "data": {"name": "cifar10", "root": root, "train": examples, "test": 100},
-        "clients": {"count": 1, "per_round": 1},
+        "data": {"name": "digits"} if model == "resnet8" else data,
+        "clients": {"count": 20 if model == "resnet8" else CLIENTS, "per_round": 1},
         "local": {"epochs": 1, "momentum": 0.9, "weight_decay": 5e-4, "learning_rate": 0.05},
         "engine": {"name": "serial", "device": "cpu", "client": client},
     }
     return assemble(config_from(values))
 
 
-def apart(found: Tensors, wanted: Tensors, began: Tensors) -> tuple[float, float, float]:
-    """Return how far tensors are apart: over their size, their movement, and the worst tensor's."""
-    off = size = moved = worst = 0.0
+def apart(found: Tensors, wanted: Tensors, began: Tensors) -> tuple[float, float]:
+    """Return how far tensors are apart, over their size and over their movement."""
+    off = size = moved = 0.0
     for name, tensor in wanted.items():
         if tensor.dtype.is_floating_point:
             difference = float((found[name].double() - tensor.double()).square().sum())
-            norm = float(tensor.double().square().sum())
-            off, size = off + difference, size + norm
+            off, size = off + difference, size + float(tensor.double().square().sum())
             moved += float((tensor.double() - began[name].double()).square().sum())
-            worst = max(worst, (difference / max(norm, 1e-12)) ** 0.5)
         elif not torch.equal(found[name], tensor):
             raise SystemExit(f"{name}: {found[name]} instead of {tensor}")
-    return (off / size) ** 0.5, (off / moved) ** 0.5, worst
+    return (off / size) ** 0.5, (off / moved) ** 0.5
 
 
 def copied(tensors: Tensors) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def parity(model: str, root: str, examples: int) -> Iterator[str]:
-    """Compare one client's update after one round; torch with another layout is the yardstick."""
-    torch_run, device_run = (one_client(model, root, c, examples) for c in ("torch", "executorch"))
-    usual = pick_memory_format("auto", torch_run.family, 5, torch.device("cpu"))
-    layout: Literal["contiguous", "channels_last"]
-    layout = "contiguous" if usual is torch.channels_last else "channels_last"
-    local = replace(torch_run.config.local, memory_format=layout)
-    other = replace(torch_run, config=replace(torch_run.config, local=local))
-    state = torch_run.initial_state()
-    sites = torch_run.site(), device_run.site(), other.site()
-    for number in range(1, len(torch_run.family) + 1):
-        began = extract(state, torch_run.family, number)
-        task = TrainTask(1, 0, number)
-        updates = [site.train(task, began) for site in sites]
-        wanted, found, again = (copied(update.trained) for update in updates)
-        here, itself = apart(found, wanted, began), apart(again, wanted, began)
-        losses = [update.metrics["loss"] for update in updates]
-        yield (
-            f"| {model} | {number} | {here[0]:.1e} | {here[1]:.1e} | {itself[0]:.1e} | "
-            f"{itself[1]:.1e} | {abs(losses[1] - losses[0]):.1e} |"
-        )
+def parity(model: str, root: str, examples: int, members: Sequence[int]) -> Iterator[str]:
+    """Compare clients' updates after one round; torch with other kernels is the yardstick."""
+    here, there = (few_clients(model, root, c, examples) for c in ("executorch", "torch"))
+    state = there.initial_state()
+    on_device, with_torch = here.site(), there.site()
+    for number in members or range(1, len(there.family) + 1):
+        began = extract(state, there.family, number)
+        found, itself, losses = [], [], []
+        for client in range(CLIENTS):
+            task = TrainTask(1, client, number)
+            first = with_torch.train(task, began)
+            wanted = copied(first.trained)
+            update = on_device.train(task, began)
+            found.append(apart(update.trained, wanted, began))
+            losses.append(abs(update.metrics["loss"] - first.metrics["loss"]))
+            with torch.backends.mkldnn.flags(enabled=False):
+                itself.append(apart(with_torch.train(task, began).trained, wanted, began))
+        shown = [
+            f"{statistics.median(part):.1e} ({max(part):.1e}), {sum(p > LIMIT for p in part)}"
+            for rows in (found, itself)
+            for part in zip(*rows, strict=True)
+        ]
+        yield f"| {model} | {number} | {' | '.join(shown)} | {max(losses):.1e} |"
 
 
 def measure(model: str, root: str, client: str, number: int) -> dict[str, float]:
     """Time steps of one member and find its memory, in this process."""
     tune_process(1)
-    setting = one_client(model, root, client, 32)
+    setting = few_clients(model, root, client, 32)
     site, state = setting.site(), setting.initial_state()
     began = extract(state, setting.family, number)
     if client == "executorch":
@@ -138,11 +143,11 @@ def measure(model: str, root: str, client: str, number: int) -> dict[str, float]
     return {"seconds": min(found[1:]), "bytes": (after - before) * 1024}
 
 
-def cost(model: str, root: str) -> Iterator[str]:
+def cost(model: str, root: str, members: Sequence[int]) -> Iterator[str]:
     """Compare a step's time and memory, each member and runtime in a process of its own."""
-    setting = one_client(model, root, "executorch", 32)
+    setting = few_clients(model, root, "executorch", 32)
     programs = DeviceClients(setting.config, setting.family, setting.task)
-    for number in range(1, len(setting.family) + 1):
+    for number in members or range(1, len(setting.family) + 1):
         program = programs.program(number)
         size = len(seal(program.code, trainable_to_json(program.card).encode()))
         parameters = setting.family.meta_module(number).parameters()
@@ -187,7 +192,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--root", default="", help="the folder of CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
-    parser.add_argument("--examples", type=int, default=200, help="images of the client")
+    parser.add_argument("--examples", type=int, default=100, help="images of a client")
+    parser.add_argument("--member", type=int, nargs="*", default=(), help="only these members")
     given = parser.parse_intermixed_args()
     if given.what == "one":
         model, client, number = given.names
@@ -196,8 +202,8 @@ def main() -> None:
     tune_process(1)
     for name in given.names or (MIXED if given.what == "mixed" else MODELS):
         lines = {
-            "parity": lambda name=name: parity(name, given.root, given.examples),
-            "cost": lambda name=name: cost(name, given.root),
+            "parity": lambda name=name: parity(name, given.root, given.examples, given.member),
+            "cost": lambda name=name: cost(name, given.root, given.member),
             "mixed": lambda name=name: mixed(name, given.root, given.out),
         }[given.what]()
         for line in lines:

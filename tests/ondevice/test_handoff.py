@@ -1,10 +1,12 @@
 """A task as files: a client that knows only the contract does what torch does."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from nefl.running.assembly import Setting
 from nefl.state import TrainTask
 from tests.ondevice.conftest import SETTINGS
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "device_client"
 TASK = TrainTask(1, 2, 1)
 
 
@@ -34,10 +36,29 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("programs")
 def test_the_example_client_conforms(recipe: Path) -> None:
-    found = try_client(recipe, f"{sys.executable} {EXAMPLES / 'device_client.py'}", client=2)
+    found = try_client(recipe, f"{sys.executable} {EXAMPLES / 'client.py'}", client=2)
     assert found.difference < 1e-6
+    assert found.from_torch < 1e-6
     assert found.loss == pytest.approx(found.torch_loss, rel=1e-5)
     assert found.examples == 25
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: install g++")
+def test_the_client_in_cpp_conforms(recipe: Path, tmp_path: Path) -> None:
+    """Built as its first lines say, from what the ExecuTorch wheel has."""
+    place = find_spec("executorch")
+    assert place is not None
+    assert place.submodule_search_locations is not None
+    root = place.submodule_search_locations[0]
+    words = [line.removeprefix("//") for line in (EXAMPLES / "client.cpp").read_text().splitlines()]
+    begin = next(number for number, line in enumerate(words) if line.strip().startswith("g++"))
+    command = " ".join(words[begin : begin + 3]).replace("$ET", root)
+    source = command.replace("examples/device_client/", f"{EXAMPLES}/")
+    subprocess.run([*shlex.split(source), "-w"], cwd=tmp_path, check=True)
+    found = try_client(recipe, str(tmp_path / "device_client"), client=2)
+    assert found.difference < 1e-6
+    assert found.from_torch < 1e-6
 
 
 @pytest.mark.usefixtures("programs")

@@ -47,7 +47,7 @@ def test_a_program_is_made_once(
     programs: Path, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = open_trainable(programs / "submodel-1.pte").code
-    calls: list[object] = []
+    calls = []
 
     def lower(graph: object) -> bytes:
         calls.append(graph)

@@ -83,7 +83,7 @@ def export(
         numbers = None if submodel is None else (submodel,)
         written = export_trainable(run, out, submodels=numbers, trust_code=trust_code)
         if as_json:
-            say(to_json([_plain_program(each) for each in written], indent=2))
+            say(to_json({"programs": [_plain_program(each) for each in written]}, indent=2))
         else:
             _show_programs(written)
         return

@@ -23,7 +23,7 @@ def handoff(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a client of your own a task as files, and compare its update with torch's."""
+    """Give a client of your own a task as files, and compare its update with nefl's and torch's."""
     found = try_client(
         source, command, submodel=submodel, client=client, limit=limit, trust_code=trust_code
     )
@@ -31,6 +31,7 @@ def handoff(
         say(to_json(asdict(found), indent=2))
     else:
         say(
-            f"{command}: its update differs from torch's by {found.difference:.1e} of its size; "
-            f"loss {found.loss:.6f}, torch {found.torch_loss:.6f}; {found.examples} examples"
+            f"{command}: its update differs from that of nefl's own client in ExecuTorch by "
+            f"{found.difference:.1e} of its size, from torch's by {found.from_torch:.1e}; loss "
+            f"{found.loss:.6f}, torch {found.torch_loss:.6f}; {found.examples} examples"
         )

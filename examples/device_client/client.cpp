@@ -4,7 +4,7 @@
 // wheel has all that is needed to build it on Linux:
 //
 //   ET=$(python -c "import executorch; print(list(executorch.__path__)[0])")
-//   g++ -std=c++17 -O2 -DC10_USING_CUSTOM_GENERATED_MACROS examples/device_client.cpp -o device_client
+//   g++ -std=c++17 -O2 -DC10_USING_CUSTOM_GENERATED_MACROS examples/device_client/client.cpp -o device_client
 //       -I$ET/include -I$ET/include/executorch/runtime/core/portable_type/c10
 //       -L$ET/lib -lexecutorch -Wl,--no-as-needed -lexecutorch_kernels_optimized -Wl,-rpath,$ET/lib
 //   nefl handoff digits --submodel 1 ./device_client

@@ -1,9 +1,9 @@
 """A client that trains with ExecuTorch's runtime and numpy: nothing of nefl, no autograd.
 
-    nefl handoff digits --submodel 1 "python examples/device_client.py"
+    nefl handoff digits --submodel 1 "python examples/device_client/client.py"
 
 It follows the contract in docs/on-device.md: one argument, the folder of a task. Written as one
-would write it in Kotlin, Swift or C++ (device_client.cpp is the same in C++): the runtime goes
+would write it in Kotlin, Swift or C++ (client.cpp is the same in C++): the runtime goes
 forward and backward; the optimiser and the running statistics are a few lines of arithmetic.
 """
 
