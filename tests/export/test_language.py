@@ -49,15 +49,30 @@ def test_an_adapter_over_another_base_is_refused(lora_run: Path, tmp_path: Path)
     done = nefl.export_submodel(
         lora_run, tmp_path / "adapter", submodel=1, format_name="peft", examples=8
     )
-    card = json.loads((done.path / "nefl.json").read_text())
-    (done.path / "nefl.json").write_text(json.dumps(card | {"base": "0" * 64}))
+    said = json.loads((done.path / "nefl.json").read_text())
+    other = said | {"card": said["card"] | {"base": "0" * 64}}
+    (done.path / "nefl.json").write_text(json.dumps(other))
     with pytest.raises(RunError, match="was trained on another base"):
         nefl.open_model(done.path)
-    (done.path / "nefl.json").write_text(json.dumps(card))
+    (done.path / "nefl.json").write_text(json.dumps(said))
     config = done.path / "adapter_config.json"
     named = json.loads(config.read_text())
     config.write_text(json.dumps(named | {"base_model_name_or_path": "meta-llama/any"}))
     with pytest.raises(RunError, match=r"its base, 'meta-llama/any', is no folder here"):
+        nefl.open_model(done.path)
+    config.write_text(json.dumps(named))
+    nefl.open_model(done.path)
+    weights = done.path / "adapter_model.safetensors"
+    damaged = bytearray(weights.read_bytes())
+    damaged[-2] ^= 1
+    weights.write_bytes(damaged)
+    with pytest.raises(RunError, match="is damaged: adapter_model.safetensors is not what was"):
+        nefl.open_model(done.path)
+    weights.unlink()
+    with pytest.raises(RunError, match="is damaged: adapter_model.safetensors"):
+        nefl.open_model(done.path)
+    (done.path / "nefl.json").write_text("{}")
+    with pytest.raises(RunError, match="its nefl.json is damaged"):
         nefl.open_model(done.path)
 
 

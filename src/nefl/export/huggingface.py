@@ -5,6 +5,7 @@ into the maps before them, the blocks that it keeps numbered anew. A base with a
 was, the adapters added to its weights.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from nefl.artifacts.card import Card, card_from_json, card_to_json
+from nefl.data.tokens import FILE
 from nefl.errors import ConfigError, RunError
 from nefl.export.runner import Save, TorchRunner
 from nefl.extras import quiet
 from nefl.files import read_small
-from nefl.models.base import need_text
+from nefl.models.base import file_sum, need_text
 from nefl.models.decoder import EPSILON, ROTARY_BASE
 from nefl.models.lora import Causal
+from nefl.parsing import parse_json
 
 CARD = "nefl.json"
 """The file in which a folder says what nefl needs to know of it."""
 
-TOKENIZER = "tokenizer.json"
 LENGTHS = 8
 """How many times the training's length a text may have by the settings; positions are relative."""
 
@@ -48,17 +50,19 @@ def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
 
 def write_card(path: Path, card: Card) -> None:
     """Write what a folder says of itself, and its tokenizer where it has one."""
-    (path / CARD).write_text(card_to_json(card), encoding="utf-8")
     tokenizer = card.facts.get("tokenizer", "")
     if isinstance(tokenizer, str) and tokenizer.startswith("{"):
-        (path / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+        (path / FILE).write_text(tokenizer, encoding="utf-8")
+    sums = {weights.name: file_sum(weights) for weights in sorted(path.glob("*.safetensors"))}
+    said = {"card": json.loads(card_to_json(card)), "sha256": sums}
+    (path / CARD).write_text(json.dumps(said), encoding="utf-8")
 
 
 def read_card(path: Path) -> Card:
-    """Read what a folder says of itself.
+    """Read what a folder says of itself, and see that its weights are what they were.
 
     Raises:
-        RunError: if it says nothing.
+        RunError: if it says nothing, or is damaged.
     """
     try:
         text = read_small(path / CARD)
@@ -67,7 +71,17 @@ def read_card(path: Path) -> Card:
             f"{path}: has no {CARD} that can be read ({error.strerror}); give a folder that "
             "`nefl export` wrote"
         ) from None
-    return card_from_json(text, path)
+    try:
+        said = parse_json(text)
+        card = card_from_json(json.dumps(said["card"]), path)
+        sums = {str(name): said["sha256"][name] for name in said["sha256"]}
+    except (ValueError, TypeError, KeyError):
+        raise RunError(f"{path}: its {CARD} is damaged; export it again") from None
+    here = {weights.name for weights in path.glob("*.safetensors")}
+    for name in sorted(sums.keys() | here):
+        if name not in here or file_sum(path / name) != sums.get(name):
+            raise RunError(f"{path}: is damaged: {name} is not what was written; copy it anew")
+    return card
 
 
 def open_folder(path: Path) -> TorchRunner:

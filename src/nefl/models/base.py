@@ -136,7 +136,7 @@ def open_folder(path: str | Path) -> FolderBase:
     folder = Path(path)
     digest = hashlib.sha256(_settings(folder))
     for file in weight_files(folder):
-        digest.update(f"\n{file.name} {_file_sum(file)}".encode())
+        digest.update(f"\n{file.name} {file_sum(file)}".encode())
     return FolderBase(digest.hexdigest(), str(folder))
 
 
@@ -202,7 +202,7 @@ def _dtype(config: Any) -> torch.dtype:
     return getattr(config, "dtype", None) or torch.float32
 
 
-def _file_sum(path: Path) -> str:
+def file_sum(path: Path) -> str:
     """Return a file's checksum; large ones are read once and remembered until they change."""
     stat = path.stat()
     about = f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
