@@ -7,13 +7,12 @@ from typing import Protocol
 
 from nefl.config import RunConfig, ServerConfig
 from nefl.errors import ConfigError, RunError, UpdateError
-from nefl.nesting.growing import unlock
 from nefl.nesting.rolling import roll
 from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
 from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
-from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, unlocked_in
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, with_unlocked
 from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
 from nefl.server.steps import ServerStep
@@ -181,8 +180,7 @@ def run_round(
     round_number = state.round_number + 1
     if plan.rolling:
         state = roll(state, plan.family)
-    before, now = (unlocked_in(plan.cohort, n) for n in (round_number - 1, round_number))
-    state = unlock(state, plan.family, before, now)
+    state = with_unlocked(state, plan.family, plan.cohort)
     cohort = sample_cohort(plan.cohort, round_number, attempt)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
     total = make_aggregate(

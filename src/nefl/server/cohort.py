@@ -9,10 +9,12 @@ from typing import Protocol
 import numpy as np
 
 from nefl.config import ClientsConfig
+from nefl.nesting.growing import unlock
+from nefl.nesting.spec import Family
 from nefl.nesting.tiers import tier_choices
 from nefl.seeds import Purpose, generator_for
 from nefl.server.devices import Fleet
-from nefl.state import TrainTask
+from nefl.state import ServerState, TrainTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,12 @@ def unlocked_in(plan: CohortPlan, round_number: int) -> int:
     alone, everyone = plan.clients.small_first
     share = (round_number - alone) / (everyone - alone)
     return 1 + math.floor((plan.submodels - 1) * min(1.0, max(0.0, share)))
+
+
+def with_unlocked(state: ServerState, family: Family, plan: CohortPlan) -> ServerState:
+    """Return a state ready for its next round: submodels new in it enter without a jump."""
+    number = state.round_number + 1
+    return unlock(state, family, unlocked_in(plan, number - 1), unlocked_in(plan, number))
 
 
 def take_turns(able: Mapping[int, Sequence[int]], rng: np.random.Generator) -> dict[int, int]:

@@ -38,7 +38,7 @@ from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.averages import check_average
 from nefl.server.check import not_finite_in
-from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, with_unlocked
 from nefl.server.devices import Fleet
 from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
@@ -149,6 +149,7 @@ class NestedStrategy(Strategy):
         plan = CohortPlan(
             self._config.clients, len(self._family), self._config.seed, self._fleet, link.roster
         )
+        self._state = with_unlocked(self._state, self._family, plan)
         cohort = sample_cohort(plan, server_round)
         tasks = [self._lowered(task) for task in assign_submodels(cohort, plan, server_round)]
         return self._messages(tasks, MessageType.TRAIN, config, link)
