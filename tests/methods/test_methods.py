@@ -33,6 +33,7 @@ def tiny(quick: dict[str, Any], method: str, **settings: Any) -> dict[str, Any]:
     return with_settings(quick, changes)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_alike_on_both_engines(
     quick: dict[str, Any], tmp_path: Path, method: str

@@ -44,6 +44,7 @@ KINDS = {
 }
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_trains_alike_in_processes(kind: str, tmp_path: Path) -> None:
     settings = KINDS[kind]
@@ -100,6 +101,7 @@ def own(engine: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_arrays_in_memory_train_in_workers_and_are_found_again(tmp_path: Path) -> None:
     alone = nefl.train(own("serial"), tmp_path / "alone", task=in_memory())
     together = nefl.train(own("workers"), tmp_path / "together", task=in_memory())
@@ -187,7 +189,8 @@ class Die(nefl.Observer):
             os.kill(os.getpid(), signal.SIGKILL)
 settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 4,
     "clients": {{"count": 10, "per_round": 3}}, "local": {{"learning_rate": 0.02}},
-    "server": {{"checkpoint_every": 1}}, "engine": {{"name": {engine!r}, "device": "cpu"}}}}
+    "server": {{"checkpoint_every": 1}},
+    "engine": {{"name": {engine!r}, "workers": 1, "device": "cpu"}}}}
 run, what = sys.argv[1:]
 if what == "resume":
     done = nefl.resume(run)
