@@ -1,67 +1,266 @@
-"""Run the study: every method, IID and label-skewed, several seeds, on a part of CIFAR-10.
+"""Run the study of docs/study.md: families, models for everyone and members alone, several seeds.
 
-    python benchmarks/study.py runs/study --data PATH/TO/cifar10
+    python benchmarks/study.py runs/study --data PATH/TO/cifar10 [--protocols first-iid ...]
 
 Each run is a plain `nefl train`; the command is printed before it starts. Finished runs are left
 alone and interrupted ones go on from their checkpoint, so the script can be stopped and started
-again. Runs side by side use the serial engine, one core each.
+again. Runs side by side use the serial engine, one core each. Server steps are tuned first, on a
+seed that does not count; what was chosen is noted beside the runs, in `chosen.json`.
 """
 
 import argparse
+import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nefl.recipes import recipe_names
 
-RECIPE = "small-cifar10-resnet20_pooled"
+TUNING_SEED = 9
+STEPS: Mapping[str, Mapping[str, Any]] = {
+    "mean": {},
+    "momentum-0.6": {"server.step.name": "momentum", "server.step.momentum": 0.6},
+    "momentum-0.8": {"server.step.name": "momentum", "server.step.momentum": 0.8},
+}
+"""The grid of server steps, the same for every arm; rates are the steps' own."""
+
+FIRST = "small-cifar10-resnet20_pooled-"
+SMALL = f"{FIRST}nefl-d"
+PAPER_RATIOS = "[0.04,0.16,0.36,0.64,1.0]"
+MEMBERS = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way of training: settings, and which other arm's server step it takes.
+
+    Attributes:
+        name: what its runs are called.
+        settings: what it sets besides the protocol.
+        tuned_as: the arm whose tuned step it takes; its own if left out.
+        step: the step it has by itself, where it is not to be tuned.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    tuned_as: str = ""
+    step: str = ""
+
+
+def method(name: str, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"model.method": name}
+    return found | {f"model.method_options.{key}": value for key, value in options.items()}
+
+
+def alone(family: str) -> list[Arm]:
+    """Return each member of a family alone, trained by those able; the middle one is tuned."""
+    return [
+        Arm(
+            f"exclusive-{member}",
+            method("exclusive", member=member, family=family),
+            tuned_as="" if member == 3 else "exclusive-3",
+        )
+        for member in MEMBERS
+    ]
+
+
+def within(name: str, family: str, **options: Any) -> Arm:
+    return Arm(name, method("within", family=family, **options))
+
+
+CANDIDATES: Mapping[str, Mapping[str, Any]] = {
+    "within": {},
+    "within-fading": {"fade": 0.0},
+    "within-untaught": {"teacher": "none"},
+    "within-light": {"weight": 0.3},
+    "within-all": {"which": "all"},
+}
+"""Ways to train members within, of which one goes on; all with momentum 0.6, on the tuning seed."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A question, and what is set beside each other to answer it.
+
+    Attributes:
+        recipe: what its runs start from.
+        settings: what they all set besides.
+        family: the nested family that it is about.
+        arms: further arms than those that every protocol has.
+        needs_data: whether it is on CIFAR-10.
+        every_method: whether it has all methods of the recipes instead, with the plain average.
+    """
+
+    recipe: str
+    family: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    arms: Sequence[Arm] = ()
+    needs_data: bool = True
+    every_method: bool = False
+
+    def all_arms(self, chosen: str) -> list[Arm]:
+        """Return what is set beside each other; `chosen` is the way to train members within."""
+        if self.every_method:
+            return [Arm(name, method(name), step="mean") for name in METHODS]
+        return [
+            Arm(self.family, method(self.family)),
+            within("within", self.family, **CANDIDATES[chosen]),
+            Arm("fedavg-small", method("fedavg-small")),
+            Arm("fedavg", method("fedavg")),
+            *alone(self.family),
+            *self.arms,
+        ]
+
+
+RIVALS = (
+    Arm("depthfl-full", method("depthfl-full"), step="mean"),
+    Arm("depthfl-sd", method("depthfl-sd")),
+)
 METHODS = [
-    name.removeprefix(f"{RECIPE}-")
+    name.removeprefix(FIRST)
     for name in recipe_names()
-    if name.startswith(RECIPE) and not name.endswith("-dirichlet")
+    if name.startswith(FIRST) and not name.endswith("-dirichlet")
 ]
+PROTOCOLS = {
+    "first-iid": Protocol(SMALL, "nefl-d", arms=(*RIVALS, Arm("nefl-wd", method("nefl-wd")))),
+    "first-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", arms=RIVALS),
+    "long": Protocol(SMALL, "nefl-d", {"rounds": 400, "server.evaluate_every": 50}),
+    "capacity": Protocol(
+        SMALL,
+        "nefl-wd",
+        {
+            "rounds": 400,
+            "server.evaluate_every": 50,
+            "model.ratios": PAPER_RATIOS,
+            "data.train": 50000,
+            "clients.count": 500,
+        },
+    ),
+    "tiers": Protocol(SMALL, "nefl-d", {"partition.kind": "tiers"}),
+    "strokes": Protocol("digit-strokes", "nefl-wd", needs_data=False),
+    "methods-iid": Protocol(SMALL, "nefl-d", every_method=True),
+    "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", every_method=True),
+}
 
 
-def commands(out: Path, data: Path, methods: list[str], seeds: int) -> list[tuple[Path, list[str]]]:
-    """List every run's folder and command, one seed of everything before the next."""
-    runs = []
-    for seed, method, kind in product(range(seeds), methods, ("iid", "dirichlet")):
-        folder = out / f"{method}-{kind}-s{seed}"
-        recipe = f"{RECIPE}-{method}" + ("" if kind == "iid" else f"-{kind}")
-        flags = ("--seed", str(seed), "--engine", "serial", "--set", f"data.root={data}")
-        runs.append((folder, ["train", recipe, "--out", str(folder), *flags]))
-    return runs
+def settings_of(protocol: Protocol, arm: Arm, step: str, seed: int, data: Path) -> list[str]:
+    given = {**protocol.settings, **arm.settings, **STEPS[step], "engine.name": "serial"}
+    if protocol.needs_data:
+        given["data.root"] = data
+    flags = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    return ["train", protocol.recipe, "--seed", str(seed), *flags]
 
 
-def run(folder: Path, command: list[str]) -> int:
+def run(folder: Path, command: Sequence[str]) -> Path:
     """Start a run, go on with it, or leave it as it is."""
-    if (folder / "summary.json").exists():
-        return 0
-    if (folder / "config.json").exists():
-        command = ["resume", str(folder)]
-    print("nefl", *command, flush=True)
-    with folder.with_suffix(".log").open("a") as log:
-        done = subprocess.run([sys.executable, "-m", "nefl", *command], stdout=log, stderr=log)
-    if done.returncode:
-        print(f"{folder.name}: failed, see {log.name}", flush=True)
-    return done.returncode
+    if not (folder / "summary.json").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        going_on = (folder / "config.json").exists()
+        words = ["resume", str(folder)] if going_on else [*command, "--out", str(folder)]
+        print("nefl", *words, flush=True)
+        with folder.with_suffix(".log").open("a") as log:
+            done = subprocess.run([sys.executable, "-m", "nefl", *words], stdout=log, stderr=log)
+        if done.returncode:
+            print(f"{folder.name}: failed, see {log.name}", flush=True)
+    return folder
+
+
+def average(folder: Path) -> float:
+    """Return a run's average over its submodels; the worst there is for one that failed."""
+    summary = folder / "summary.json"
+    return float(json.loads(summary.read_text())["average"]) if summary.exists() else float("-inf")
+
+
+class Study:
+    """All runs of the study, as far as they are asked for."""
+
+    def __init__(self, out: Path, data: Path, slots: int) -> None:
+        self.out, self.data, self.pool = out, data, ThreadPoolExecutor(slots)
+        self.notes = out / "chosen.json"
+        self.chosen: dict[str, str] = (
+            json.loads(self.notes.read_text()) if self.notes.exists() else {}
+        )
+
+    def best(self, question: str, runs: Mapping[str, tuple[Path, list[str]]]) -> str:
+        """Make runs and return which is best, on average over its submodels."""
+        if question not in self.chosen:
+            names, jobs = list(runs), list(runs.values())
+            folders = list(self.pool.map(lambda job: run(*job), jobs))
+            scores = dict(zip(names, map(average, folders), strict=True))
+            self.chosen[question] = max(scores, key=scores.__getitem__)
+            self.notes.write_text(json.dumps(self.chosen, indent=2) + "\n")
+            print(f"{question}: {self.chosen[question]} of {scores}", flush=True)
+        return self.chosen[question]
+
+    def candidate(self) -> str:
+        """Return the way to train members within that goes on: best where size does not count."""
+        protocol, folder = PROTOCOLS["first-iid"], self.out / "tuning" / "within"
+        return self.best(
+            "within",
+            {
+                name: (
+                    folder / name,
+                    settings_of(
+                        protocol,
+                        within(name, protocol.family, **options),
+                        "momentum-0.6",
+                        TUNING_SEED,
+                        self.data,
+                    ),
+                )
+                for name, options in CANDIDATES.items()
+            },
+        )
+
+    def step(self, name: str, protocol: Protocol, arm: Arm) -> str:
+        """Return an arm's server step in a protocol, tuned on its own."""
+        if arm.step or arm.tuned_as:
+            return arm.step or self.chosen[f"{name}/{arm.tuned_as}"]
+        folder = self.out / "tuning" / name
+        return self.best(
+            f"{name}/{arm.name}",
+            {
+                step: (
+                    folder / f"{arm.name}-{step}",
+                    settings_of(protocol, arm, step, TUNING_SEED, self.data),
+                )
+                for step in STEPS
+            },
+        )
+
+    def protocol(self, name: str, seeds: int) -> None:
+        """Tune the arms of a protocol, then make its runs, one seed of everything at a time."""
+        protocol = PROTOCOLS[name]
+        chosen = "" if protocol.every_method else self.candidate()
+        arms = sorted(protocol.all_arms(chosen), key=lambda arm: bool(arm.tuned_as))
+        steps = {arm.name: self.step(name, protocol, arm) for arm in arms}
+        jobs = [
+            (
+                self.out / name / f"{arm.name}-s{seed}",
+                settings_of(protocol, arm, steps[arm.name], seed, self.data),
+            )
+            for seed in range(seeds)
+            for arm in arms
+        ]
+        list(self.pool.map(lambda job: run(*job), jobs))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("out", type=Path, help="the folder of the runs' folders")
     parser.add_argument("--data", type=Path, required=True, help="CIFAR-10's folder")
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--protocols", nargs="+", default=list(PROTOCOLS), choices=PROTOCOLS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=2, help="runs side by side")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    todo = commands(given.out, given.data.resolve(), given.methods, given.seeds)
-    with ThreadPoolExecutor(given.slots) as pool:
-        failed = sum(map(bool, pool.map(lambda job: run(*job), todo)))
-    sys.exit(f"{failed} of {len(todo)} runs failed" if failed else 0)
+    study = Study(given.out, given.data.resolve(), given.slots)
+    for name in given.protocols:
+        study.protocol(name, given.seeds)
 
 
 if __name__ == "__main__":

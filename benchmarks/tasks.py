@@ -2,13 +2,14 @@
 
     python benchmarks/tasks.py [--out FOLDER] [recipe ...]
 
-The baselines see all training examples in one place: logistic regression, the mean and ridge
-regression, counts of the last bytes. Runs that are in the folder already are not made again.
+The baselines see the same training examples, all in one place: logistic regression, the mean and
+ridge regression, counts of the last bytes. Runs that are in the folder already are not made again.
 """
 
 import argparse
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -19,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import nefl
-from nefl.data.texts import PADDING
+from nefl.data.tokens import BYTES
 from nefl.tasks.dealing import subset
 from nefl.tasks.finding import load_task
 from nefl.tasks.task import Task
@@ -51,7 +52,7 @@ def numbers(task: Task, test: Rows) -> dict[str, float]:
 
 
 def as_text(rows: Rows) -> list[str]:
-    return ["".join(map(chr, row[row != PADDING])) for row in rows]
+    return ["".join(map(chr, row[row != BYTES])) for row in rows]
 
 
 def bag_of_bytes(task: Task, test: Rows) -> dict[str, float]:
@@ -87,6 +88,14 @@ def n_gram(task: Task, test: Rows) -> dict[str, float]:
     return {f"{ORDER + 1}-gram, perplexity": math.exp(-sum(logs) / len(logs))}
 
 
+def examples(config: nefl.RunConfig) -> tuple[Task, Rows]:
+    """Return a recipe's task with the training examples that it takes, and its test rows."""
+    task = load_task(config)
+    chosen = subset(task, config)
+    train = {name: np.asarray(column)[chosen.train] for name, column in task.train.items()}
+    return replace(task, train=train, folder=None), chosen.test
+
+
 def baseline(task: Task, test: Rows) -> dict[str, float]:
     match task.kind:
         case "table-classification":
@@ -110,9 +119,7 @@ def main() -> None:
     for recipe in given.recipes:
         run = out / recipe
         done = nefl.resume(run) if run.exists() else nefl.train(recipe, run)
-        config = nefl.load_recipe(recipe)
-        task = load_task(config)
-        beside = baseline(task, subset(task, config).test)
+        beside = baseline(*examples(nefl.load_recipe(recipe)))
         said = "; ".join(f"{name} {value:.4g}" for name, value in beside.items())
         found = [f"{done.summary[key]:.4g}" for key in ("worst", "average", "best")]
         print(

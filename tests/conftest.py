@@ -113,6 +113,64 @@ def elastic_file(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return nefl.export_family(digits_run, out, examples=100).path
 
 
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of `transformers` in a folder, tiny and with random weights; do not change it."""
+    from nefl.models.base import need_text
+
+    transformers = need_text("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    config = transformers.LlamaConfig(
+        vocab_size=260,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(config)
+    folder = tmp_path_factory.mktemp("llama") / "base"
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lora_settings(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Settings of a run that tunes adapters on it for a second."""
+    texts = tmp_path_factory.mktemp("texts")
+    for client in range(4):
+        lines = [f"the {a}{client} sees the {b}" for a in range(8) for b in range(8)]
+        (texts / f"client{client}.txt").write_text("\n".join(lines))
+    return {
+        "rounds": 2,
+        "model": {
+            "name": "lora",
+            "method": "lora",
+            "options": {"base": str(llama), "ranks": [1, 2, 4], "targets": ["q_proj", "up_proj"]},
+        },
+        "data": {"name": "text", "root": str(texts), "options": {"length": 16}},
+        "partition": {"kind": "owner"},
+        "clients": {"count": 4, "per_round": 3, "capability": "fixed"},
+        "local": {
+            "epochs": 1, "batch_size": 16, "optimizer": "adamw", "learning_rate": 0.02,
+        },
+        "schedule": {"name": "constant"},
+        "server": {"evaluate_every": 2, "checkpoint_every": 1},
+        "engine": {"name": "serial", "device": "cpu"},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def lora_run(lora_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of adapters, to export from; do not change it."""
+    import nefl
+
+    return nefl.train(lora_settings, tmp_path_factory.mktemp("runs") / "lora").path
+
+
 TASK_RUNS: dict[str, dict[str, Any]] = {
     "next-token": {
         "model": {"name": "decoder_tiny"}, "data": {"name": "text", "options": {"length": 16}},

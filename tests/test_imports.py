@@ -1,6 +1,7 @@
 """Imports run one way: cli → engines → rounds → server, client → models, data → nesting → state."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,26 @@ def test_only_the_flower_engine_imports_flower() -> None:
 def test_every_part_has_its_place() -> None:
     parts = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in SOURCES}
     assert parts <= RANK.keys()
+
+
+PAGES = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_pages_say_what_is_checked_here(page: str) -> None:
+    text = (PAGES / page).read_text()
+    (seen,) = re.findall(r"`artifacts` sees only ([^;.]*)[;.]", text)
+    assert set(re.findall(r"`(\w+)`", seen)) == ARTIFACTS_SEE
+    (order,) = re.findall(r"```\n(cli → [^`]*)```", text)
+    ranks = [{RANK[part] for part in re.findall(r"\w+", level)} for level in order.split("→")]
+    assert all(len(level) == 1 for level in ranks), "parts of one level have one rank"
+    assert [max(level) for level in ranks] == sorted(map(max, ranks), reverse=True)
+    assert set(re.findall(r"\w+", order)) == RANK.keys() - {"__init__", "__main__"}
+
+
+def test_the_architecture_page_names_every_file() -> None:
+    text = (PAGES / "docs/architecture.md").read_text()
+    for path in SOURCES:
+        part = path.relative_to(ROOT).parts[0]
+        if not path.stem.endswith(("__init__", "_figures")) and part not in ("data", "recipes"):
+            assert re.search(rf"\b{path.stem}\b", text), f"{path} is not in the tree"

@@ -25,6 +25,7 @@ NEEDS_EXTRA = {
     "onnx": (["export", "run", "--format", "onnx", "--submodel", "1", "-o", "x.onnx"],),
     "executorch": (["export", "run", "--format", "executorch", "--submodel", "1", "-o", "x.pte"],),
     "serve": (["serve", "family.safetensors"],),
+    "text": (["train", "--set", "data.options.tokenizer=bpe", "stdlib", "--out", "tuned"],),
 }
 """Commands that need an extra, by its name."""
 

@@ -26,7 +26,7 @@ class Huge:
 
     def __init__(self, inner: Engine, rounds: set[int], attempts: int) -> None:
         self._inner, self._rounds, self._left = inner, rounds, attempts
-        self.evaluate, self.close = inner.evaluate, inner.close
+        self.settle, self.evaluate, self.close = inner.settle, inner.evaluate, inner.close
 
     def train(
         self, state: ServerState, tasks: Sequence[TrainTask]

@@ -77,7 +77,7 @@ class Liars:
 
     def __init__(self, inner: SerialEngine, family: Family, attack: str) -> None:
         self._inner, self._family, self._attack = inner, family, attack
-        self.evaluate, self.close = inner.evaluate, inner.close
+        self.settle, self.evaluate, self.close = inner.settle, inner.evaluate, inner.close
 
     def train(
         self, state: ServerState, tasks: Sequence[TrainTask]

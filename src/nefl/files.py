@@ -59,6 +59,53 @@ def write_atomically(
             shutil.rmtree(beside, ignore_errors=True)
 
 
+def write_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder beside a path, then put it there, whole.
+
+    Args:
+        path: the folder; nothing may be there yet, or an empty one.
+        write: fills the folder it is given, which exists; it may write it several times.
+
+    Raises:
+        RunError: if something is there, or it cannot be written.
+    """
+    check_folder_target(path)
+    beside: Path | None = None
+    try:
+        beside = Path(tempfile.mkdtemp(".part", f".{path.name}.", path.parent))
+        filled = beside / path.name
+        filled.mkdir()
+        write(filled)
+        for file in filled.iterdir():
+            file.chmod(0o666 & ~_umask())
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        filled.replace(path)
+        sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"{path}: cannot be written ({_reason(error)}); free some space or check "
+            "the folder's permissions, then try again"
+        ) from error
+    finally:
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_folder_target(path: Path) -> None:
+    """Raise if a path cannot become a new folder.
+
+    Raises:
+        RunError: naming what is there.
+    """
+    try:
+        empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({_reason(error)})") from None
+    if (path.exists() or path.is_symlink()) and not empty:
+        raise RunError(f"{path}: is there already; name a folder that is not, or delete it first")
+
+
 def check_target(path: Path, *, follow_links: bool = True) -> None:
     """Raise if a path cannot be replaced by a file: a device, a pipe, a folder.
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from nefl.artifacts.kept import oldest_round
-from nefl.artifacts.notes import CONFIG
+from nefl.artifacts.notes import CONFIG, read_log
 from nefl.artifacts.runfolder import RunFolder
+from nefl.data.tokens import facts_to_send
 from nefl.engines.flower.messages import arrays_to_state, state_to_arrays
 from nefl.engines.flower.node.answering import nested_client
 from nefl.engines.flower.node.site_client import partition_sha256, site_client
+from nefl.engines.flower.server.counted import CountedRounds
 from nefl.engines.flower.server.engine import FlowerEngine
 from nefl.engines.flower.server.mailbox import Context, Grid, Mailbox
 from nefl.engines.flower.server.registry import RegistryFile
@@ -19,6 +21,7 @@ from nefl.engines.flower.server.run_settings import read_run_settings
 from nefl.engines.flower.server.standing import Terms
 from nefl.engines.flower.server.strategy import NestedStrategy
 from nefl.engines.flower.server.task_messages import Link
+from nefl.engines.flower.source import node_source
 from nefl.engines.serial import SerialEngine
 from nefl.methods import method_of
 from nefl.references import remember_code
@@ -104,6 +107,9 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
                 reason="clients keep their memory in their node's context, as long as a Flower "
                 "run lasts; in another one they begin with none",
             )
+        counted = CountedRounds()
+        if keeps:
+            counted = CountedRounds(read_log(folder.path), lambda: oldest_round(folder.path))
         link = Link(
             mailbox,
             roster,
@@ -114,7 +120,7 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
             needs,
             plan.receives,
             plan.sends,
-            oldest=lambda: oldest_round(folder.path) if keeps else 0,
+            counted=counted,
         )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)
@@ -134,6 +140,7 @@ def describe_run(setting: Setting) -> dict[str, Any]:
         "class_names": list(task.class_names),
         "signature": task.signature.to_dict(),
         "arguments": task.model_arguments(),
-        "facts": dict(task.facts),
+        "facts": facts_to_send(task.facts),
         "partition": partition_sha256(setting.partition),
+        "source": node_source(setting.config),
     }

@@ -9,17 +9,18 @@ for the modules that it imports: in a stranger's folder they may be the stranger
 import importlib
 import json
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from nefl.config.learning import LORA
 from nefl.config.run import GIVEN, RunConfig
 from nefl.errors import ConfigError, OwnCodeError, RunError
 from nefl.files import default_cache
 from nefl.own_code import own_code
-from nefl.own_source import code_files, find_module
+from nefl.own_source import code_checksums, code_files, find_module
 
 NAMED = "named-code.jsonl"
 """In the user's cache: the functions that were named here, the files they are in, and those of the
@@ -37,6 +38,7 @@ def named_code(config: RunConfig) -> tuple[str, ...]:
     names = (
         model.name,
         model.method,
+        *([str(model.options.get("base", ""))] if model.name == LORA else []),
         *(() if config.task == GIVEN else (config.data.name, config.task)),
         *config.metrics,
         server.average,
@@ -86,6 +88,12 @@ def _is_absent(module: str, error: BaseException | None) -> bool:
     return not module or module.startswith(".")  # which cannot be imported anyhow
 
 
+def source_of(reference: str) -> dict[str, str]:
+    """Return checksums of the source that a reference rests on, by module; nothing is run."""
+    with _looking_here_too():
+        return code_checksums([reference])
+
+
 def remember_code(config: RunConfig) -> None:
     """Note that the user has named the functions of a configuration, here and now."""
     with suppress(OSError):  # without a cache the next command asks again
@@ -130,12 +138,8 @@ def check_code(config: RunConfig, run: Path, *, trusted: bool) -> None:
 
 def _entry(reference: str) -> list[Any]:
     """Return a function, and the files that importing it would run; nothing is run."""
-    before = sys.path[:]
-    _look_here_too()
-    try:
+    with _looking_here_too():
         return [reference, _file_of(reference.partition(":")[0]), code_files([reference])]
-    finally:
-        sys.path[:] = before  # looking is not trusting
 
 
 def _known() -> list[Any]:
@@ -162,6 +166,17 @@ def _file_of(module: str) -> str:
 
 def _absolute(file: str | None) -> str:
     return str(Path(file).absolute()) if file else ""
+
+
+@contextmanager
+def _looking_here_too() -> Iterator[None]:
+    """Search the current folder for a while: looking is not trusting."""
+    before = sys.path[:]
+    _look_here_too()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _look_here_too() -> None:

@@ -1,16 +1,17 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from nefl.config import RunConfig
+from nefl.config import RunConfig, ServerConfig
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.growing import unlock
 from nefl.nesting.rolling import roll
 from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
+from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, unlocked_in
 from nefl.server.limits import within_limits
@@ -28,6 +29,13 @@ class Engine(Protocol):
         """Yield what became of each task, in the order of the tasks.
 
         An update's tensors are valid until the next one is asked for.
+        """
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Learn whose updates counted in a round, before anything is made of it.
+
+        What the other clients of the round keep for themselves must be as it was before. A round
+        that is tried again is not settled: nothing of it counts.
         """
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
@@ -50,6 +58,7 @@ class Plan:
         step: what the server makes of a round's average; the average itself if left out.
         receives: the sets of the step's memory that clients receive beside the weights.
         sends: the sets of tensors that clients send beside their weights.
+        average: how updates are averaged, where that is part of the method.
     """
 
     config: RunConfig
@@ -60,6 +69,12 @@ class Plan:
     step: ServerStep | None = None
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
+    average: str = ""
+
+    @property
+    def server(self) -> ServerConfig:
+        """The server's settings, with the method's average where it has one."""
+        return find_average(self.config.server, self.average, self.config.model.method)
 
 
 @dataclass(frozen=True)
@@ -173,7 +188,7 @@ def run_round(
     total = make_aggregate(
         state,
         plan.family,
-        plan.config.server,
+        plan.server,
         step=plan.step,
         sends=plan.sends,
         population=plan.config.clients.count,
@@ -258,6 +273,8 @@ def _round_that_counts(
         after, report = run_round(state, plan, engine, observers, attempt)
         reason, remedy = _why_not(after, report, server.quorum)
         if not reason:
+            counted = {client for some in report.clients.values() for client in some}
+            engine.settle(report.round_number, counted)
             return after, report
         _tell(observers, "round_repeated", report, reason)
     raise RunError(

@@ -20,6 +20,7 @@ from nefl.asking.ways import card_facts, way_of
 from nefl.data.series import described
 from nefl.data.tables import Column, TableOptions, read_table
 from nefl.data.texts import padded
+from nefl.data.tokens import Bytes
 from nefl.errors import ConfigError, DataError, RunError
 from nefl.measured import MeasuredBy
 from nefl.nesting.signature import Signature
@@ -169,7 +170,7 @@ def test_texts_are_cut_off_and_filled_up_as_in_training() -> None:
         found = ask(way_of(TEXT), data, run, is_json=is_json)
         assert found.each[0].values["class"] == "yes"
         assert run.inputs[-1].dtype == torch.int64
-        assert run.inputs[-1][0].tolist() == padded("hé".encode(), 8).tolist()
+        assert run.inputs[-1][0].tolist() == padded("hé".encode(), 8, Bytes()).tolist()
     many = ask(way_of(TEXT), b'{"texts": ["a", "longer than eight"]}', run, is_json=True)
     assert (many.several, len(many.each)) == (True, 2)
     assert bytes(run.inputs[-1][1].tolist()) == b"longer t"

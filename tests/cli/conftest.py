@@ -39,8 +39,7 @@ def call(*arguments: str, cwd: Path | None = None) -> Done:
         try:
             main()
         except SystemExit as end:
-            assert isinstance(end.code, int)
-            code = end.code
+            code = int(end.code or 0)
     return subprocess.CompletedProcess(
         ["nefl", *arguments], code, out.getvalue(), errors.getvalue()
     )

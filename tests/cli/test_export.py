@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 
 import nefl
 from nefl.cli.app import app
-from nefl.errors import ConfigError
+from nefl.config.reading import with_settings
+from nefl.errors import ConfigError, RunError
 from nefl.export.source import open_run
 
 
@@ -97,3 +99,44 @@ def test_from_texts_and_tables_to_answers(task_runs: dict[str, Path], tmp_path: 
     assert "rows.csv, 2" in said
     with pytest.raises(ConfigError, match="give a file to answer for"):
         invoke("predict", out)
+
+
+OWN_NET = """
+from torch import nn
+from nefl import Family, SubmodelSpec
+from nefl.nesting.spec import kept_channels
+
+def family(classes, input_shape):
+    specs = tuple(SubmodelSpec(((1.0,),), width) for width in (0.5, 1.0))
+    return Family(lambda spec: net(spec, classes, input_shape), specs, ())
+
+def net(spec, classes, shape):
+    wide = kept_channels(8, spec.stage_width(0))
+    first = [nn.Conv2d(shape[0], wide, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*first, nn.Flatten(), nn.Linear(wide, classes))
+
+def narrower(classes, input_shape):
+    made = family(classes, input_shape)
+    return Family(made.build, (SubmodelSpec(((1.0,),), 0.25), made.specs[-1]), ())
+"""
+
+
+def test_an_elastic_file_of_ones_own_model_asks_for_its_function(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elastic_net.py").write_text(OWN_NET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = with_settings(quick, {"model.name": "elastic_net:family", "rounds": 1})
+    run = nefl.train(own, tmp_path / "run").path
+    out = tmp_path / "e.safetensors"
+    invoke("export", run, "-o", out, "--examples", 10)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "digit.png")
+    asked = ("predict", out, tmp_path / "digit.png", "--json")
+    with pytest.raises(RunError, match="name its function yourself: --model package.module"):
+        invoke(*asked)
+    with pytest.raises(RunError, match="'resnet8': give a function as package.module:function"):
+        invoke(*asked, "--model", "resnet8")
+    with pytest.raises(RunError, match="has no submodel like number 1"):
+        invoke(*asked, "--model", "elastic_net:narrower")
+    (found,) = json.loads(invoke(*asked, "--model", "elastic_net:family"))["predictions"]
+    assert found["submodel"] == 2

@@ -16,7 +16,7 @@ from nefl.engines.memory_files import MemoryFiles
 from nefl.errors import RunError
 from nefl.rounds import Engine, Observer
 from nefl.running.assembly import Setting
-from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
 SETTINGS = {
     "rounds": 4,
@@ -54,15 +54,54 @@ class Killed(Observer):
             raise KeyboardInterrupt
 
 
-def test_the_same_bits_in_workers_and_after_a_kill(small: dict[str, Any], tmp_path: Path) -> None:
-    serial = nefl.train(small, tmp_path / "serial")
-    assert serial.summary["failures"] == 0
-    workers = with_settings(small, {"engine.name": "workers", "engine.workers": 2})
+class Unreached:
+    """An engine that never reaches clients with an even number in the second round."""
+
+    def __init__(self, inner: Engine) -> None:
+        self._inner = inner
+        self.settle, self.evaluate, self.close = inner.settle, inner.evaluate, inner.close
+
+    def train(
+        self, state: ServerState, tasks: Sequence[TrainTask]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        reached = [t for t in tasks if t.round_number != 2 or t.client % 2]
+        yield from (ClientFailure(task, "unreached") for task in tasks if task not in reached)
+        yield from self._inner.train(state, reached)
+
+
+REFUSING = """
+import nefl
+
+class Refusing(nefl.Aggregate):
+    def add(self, update):
+        if update.task.round_number == 2 and update.task.client % 2 == 0:
+            raise nefl.UpdateError("refused")
+        super().add(update)
+"""
+
+
+def test_memory_is_kept_where_an_update_counted_in_workers_and_after_a_kill(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(setting: Setting, folder: RunFolder) -> tuple[Setting, Engine]:
+        return setting, Unreached(setting.engine(folder.partition))
+
+    small = with_settings(small, {"clients.per_round": 3, "server.quorum": 0.3})
+    serial = nefl.train(small, tmp_path / "serial", connect=connect)
+    assert serial.summary["failures"] > 0
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    workers = with_settings(
+        small,
+        {"engine.name": "workers", "engine.workers": 2, "server.average": "refusing:Refusing"},
+    )
     with pytest.raises(KeyboardInterrupt):
         nefl.train(workers, tmp_path / "workers", observers=[Killed()])
     newest = tmp_path / "workers" / FOLDER / "round-0000003.safetensors"
     newest.unlink()  # a real kill leaves no checkpoint of the round before
-    assert sha(nefl.resume(tmp_path / "workers")) == sha(serial)
+    resumed = nefl.resume(tmp_path / "workers")
+    assert sha(resumed) == sha(serial)
+    assert files(resumed.path) == files(serial.path)
 
 
 class SecondRoundFails:
@@ -70,6 +109,7 @@ class SecondRoundFails:
 
     def __init__(self, inner: Engine) -> None:
         self._inner, self._calls = inner, 0
+        self.settle, self.evaluate, self.close = inner.settle, inner.evaluate, inner.close
 
     def train(
         self, state: ServerState, tasks: Sequence[TrainTask]
@@ -78,12 +118,6 @@ class SecondRoundFails:
         lost = self._calls == 2
         for result in self._inner.train(state, tasks):
             yield ClientFailure(result.task, "lost on its way") if lost else result
-
-    def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
-        return self._inner.evaluate(state, submodels)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def test_what_clients_kept_in_a_round_that_does_not_count_is_dropped(

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -318,6 +318,9 @@ class FaultyEngine:
             yield ClientFailure(task, "battery empty")
             if self.rounds > self.failing:
                 return
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Nothing."""
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         return [Evaluation(k, {"accuracy": 0.5}, 1.0) for k in submodels]

@@ -133,11 +133,11 @@ def test_what_is_no_average_is_refused() -> None:
     with pytest.raises(ConfigError, match="makes int, which has no method add; give it add"):
         make_average(STATE, FAMILY, own("number"))
     with pytest.raises(ConfigError, match=r"takes \(state.*called with state, family, weighting"):
-        check_average(own("of_state_alone"))
+        check_average(own("of_state_alone"), FAMILY)
     with pytest.raises(ConfigError, match="cannot be imported"):
-        check_average(own("absent"))
-    check_average(own("Same"))
-    check_average(ServerConfig())
+        check_average(own("absent"), FAMILY)
+    check_average(own("Same"), FAMILY)
+    check_average(ServerConfig(), FAMILY)
     with pytest.raises(ConfigError, match="'midpoint' is unknown; there are: mean, median, tri"):
         ServerConfig(average="midpoint")
 

@@ -99,7 +99,7 @@ class Poisoned:
 
     def __init__(self, inner: SerialEngine, family: Family, liars: set[int]) -> None:
         self._inner, self._family, self._liars = inner, family, liars
-        self.evaluate, self.close = inner.evaluate, inner.close
+        self.settle, self.evaluate, self.close = inner.settle, inner.evaluate, inner.close
 
     def train(self, state: ServerState, tasks: Any) -> Any:
         for result in self._inner.train(state, tasks):

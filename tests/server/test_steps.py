@@ -456,12 +456,12 @@ class BadStarts(ServerStep):
 
 
 def test_steps_are_found_by_name_and_by_reference() -> None:
-    assert find_step(StepConfig()) is None
-    assert type(find_step(StepConfig("yogi", tau=0.1))) is Yogi
-    found = find_step(StepConfig(f"{__name__}:make_failing", rate=2.0))
+    assert find_step(ServerConfig(step=StepConfig())) is None
+    assert type(find_step(ServerConfig(step=StepConfig("yogi", tau=0.1)))) is Yogi
+    found = find_step(ServerConfig(step=StepConfig(f"{__name__}:make_failing", rate=2.0)))
     assert isinstance(found, ServerStep)
     assert found.how == "rate 2.0"  # type: ignore[attr-defined]
-    assert find_step(StepConfig(), FedDyn(), method="feddyn") is not None
+    assert find_step(ServerConfig(step=StepConfig()), FedDyn(), method="feddyn") is not None
 
 
 @pytest.mark.parametrize(
@@ -477,12 +477,20 @@ def test_steps_are_found_by_name_and_by_reference() -> None:
 )
 def test_what_is_no_step_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        find_step(StepConfig(**given))
+        find_step(ServerConfig(step=StepConfig(**given)))
 
 
 def test_a_method_with_a_step_takes_no_other() -> None:
     with pytest.raises(ConfigError, match="'adam': method feddyn has a step of its own; leave"):
-        find_step(StepConfig("adam"), FedDyn(), method="feddyn")
+        find_step(ServerConfig(step=StepConfig("adam")), FedDyn(), method="feddyn")
+
+
+@pytest.mark.parametrize("step", [Scaffold(), FedDyn()])
+def test_what_is_published_for_equal_clients_refuses_weights(step: ServerStep) -> None:
+    server = ServerConfig(weighting="examples")
+    with pytest.raises(ConfigError, match=r"mine: its step \w+ counts heads.* set it to 'equal'"):
+        find_step(server, step, method="mine", sends=["control"])
+    assert find_step(replace(server, step=StepConfig("adam"))) is not None
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,21 @@ def test_metrics_of_a_run_and_a_users_own(tmp_path: Path, monkeypatch: pytest.Mo
     assert set(done.summary["metrics"]) == {"errors", "f1", "top-5"}
 
 
+def test_one_metric_needs_no_list() -> None:
+    assert config_from({"metrics": "f1"}).metrics == ("f1",)
+    assert [metric.name for metric in in_memory(metrics="f1").measured] == ["f1"]
+    with pytest.raises(nefl.ConfigError, match="metrics is 3"):
+        config_from({"metrics": 3})
+
+
+def test_examples_of_one_class_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    train = points(200, 0)
+    train["y"][:] = 1
+    with pytest.raises(nefl.DataError, match="quadrants: all training examples are of one class"):
+        nefl.train(own("serial"), tmp_path / "run", task=in_memory(train=train))
+    assert not (tmp_path / "run").exists()
+
+
 def test_numbers_are_measured_in_their_own_units(tmp_path: Path) -> None:
     """A model that says the mean has the mean's error, in the units of the file."""
     config = config_from(KINDS["table-regression"])

@@ -75,6 +75,8 @@ class Card:
         quantized: `int8`, or None for float32.
         version: of nefl, when the file was made.
         networks: a method of nefl's own that builds the same networks; `method` if empty.
+        arguments: what a model function of the user's own was called with.
+        base: the checksum of the base that its adapters were trained on; empty where there is none.
     """
 
     model: str
@@ -90,6 +92,8 @@ class Card:
     quantized: str | None = None
     version: str = ""
     networks: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no file of nefl's has."""

@@ -11,7 +11,7 @@ from nefl.files import read_small, refuse_link, write_atomically
 from nefl.parsing import parse_json
 
 IDENTITY = "identity.json"
-SETTINGS, CODE = "settings", "code"
+SETTINGS, CODE, BASE = "settings", "code", "base"
 EXTENDED = "extended"
 """The checksum of settings with more rounds, noted before they are written to the run's folder."""
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from nefl.artifacts.checkpoint import load_state, save_state
@@ -46,6 +47,18 @@ def checkpoints(run: Path) -> list[Path]:
 def oldest_round(run: Path) -> int:
     """Return the round of the oldest checkpoint that a run may go back to; 0 if there is none."""
     return min(map(round_of, checkpoints(run)), default=0)
+
+
+def needed_rounds(rounds: Iterable[int], oldest: int) -> list[int]:
+    """Return the rounds whose memory of a client a run may need yet, in order.
+
+    Args:
+        rounds: those in which the client's update counted.
+        oldest: the round of the oldest checkpoint: what counted last before it is needed, and all
+            that came later.
+    """
+    inorder = sorted(rounds)
+    return inorder[max(sum(number <= oldest for number in inorder) - 1, 0) :]
 
 
 def keep_state(run: Path, state: ServerState, keep: int) -> Path:

@@ -1,5 +1,6 @@
 """Texts as a user gives them: plain, or in JSON; their class, or how they go on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -19,8 +20,9 @@ from nefl.asking.way import (
     run_in_parts,
     tell_classes,
 )
-from nefl.data.texts import BYTES, PADDING, TOKENIZER, padded
-from nefl.errors import ConfigError, DataError
+from nefl.data.texts import padded
+from nefl.data.tokens import Tokens, tokens_of
+from nefl.errors import ConfigError, DataError, NeflError
 
 TAKES = 'plain text, or JSON as {"text": "…"}'
 
@@ -39,8 +41,14 @@ class TextFacts:
 
     def __post_init__(self) -> None:
         """Refuse what is not known here."""
-        if self.tokenizer != TOKENIZER:
-            raise ConfigError(f"tokenizer {self.tokenizer[:80]!r}: there is {TOKENIZER}")
+        try:
+            self.tokens()
+        except NeflError as error:
+            raise ConfigError(str(error)) from None
+
+    def tokens(self) -> Tokens:
+        """Return what turns texts into tokens."""
+        return tokens_of(self.tokenizer, "the file's description")
 
 
 class Texts(Light):
@@ -50,9 +58,10 @@ class Texts(Light):
     takes = f'{TAKES} or {{"texts": ["…"]}}'
     example = ""
 
-    def __init__(self, card: Card, _facts: TextFacts) -> None:
-        taken = card.signature
-        if len(taken.input_shape) != 1 or taken.tokens <= PADDING or taken.padding != PADDING:
+    def __init__(self, card: Card, facts: TextFacts) -> None:
+        taken, self._tokens = card.signature, facts.tokens()
+        padding = self._tokens.size
+        if len(taken.input_shape) != 1 or taken.tokens <= padding or taken.padding != padding:
             raise misfit(card, f"{taken.tokens} tokens, padding {taken.padding}")
         if not card.class_names or taken.each_token:
             raise misfit(card, "it names no classes")
@@ -61,7 +70,8 @@ class Texts(Light):
     def ask(self, data: bytes, where: str, run: Run, wish: Wish, *, is_json: bool) -> Answers:  # noqa: ARG002
         """Say what texts are; of a long one its beginning counts, as in training."""
         texts, several = read_texts(data, where, is_json=is_json)
-        rows = np.stack([padded(text, self._length) for text in texts]).astype(np.int64)
+        cut = [padded(text, self._length, self._tokens) for text in texts]
+        rows = np.stack(cut).astype(np.int64)
         outputs = run_in_parts(run, torch.from_numpy(rows))
         return Answers(tuple(tell_classes(outputs, self._names)), several)
 
@@ -73,12 +83,13 @@ class Completion(Light):
     takes = TAKES
     example = ""
 
-    def __init__(self, card: Card, _facts: TextFacts) -> None:
-        taken = card.signature
-        if len(taken.input_shape) != 1 or not taken.each_token or taken.tokens < BYTES:
+    def __init__(self, card: Card, facts: TextFacts) -> None:
+        taken, self._tokens = card.signature, facts.tokens()
+        known = self._tokens.size
+        if len(taken.input_shape) != 1 or not taken.each_token or taken.tokens < known:
             raise misfit(card, f"{taken.tokens} tokens, inputs {taken.shown}")
-        if taken.outputs < BYTES:
-            raise misfit(card, f"{taken.outputs} outputs for {BYTES} bytes")
+        if taken.outputs < known:
+            raise misfit(card, f"{taken.outputs} outputs for {known} tokens")
         self._window = taken.input_shape[0]
 
     def ask(self, data: bytes, where: str, run: Run, wish: Wish, *, is_json: bool) -> Answers:
@@ -86,14 +97,17 @@ class Completion(Light):
         texts, _ = read_texts(data, where, is_json=is_json)
         if len(texts) > 1:
             raise DataError(f"{where}: has {len(texts)} texts; one is completed at a time")
-        tokens, ended = self._complete(texts[0], run, wish)
-        text = bytes(tokens).decode(errors="replace")
+        begun = self._tokens.encode(texts[0])[-self._window :].tolist()
+        if not begun:
+            raise DataError(f"{where}: has no token to begin with; give a longer text")
+        tokens, ended = self._complete(begun, run, wish)
+        text = self._tokens.decode(tokens, begun)
         values = {"text": text, "tokens": len(tokens), "ended_by": ended}
         return Answers((Answer(text, values),))
 
-    def _complete(self, text: bytes, run: Run, wish: Wish) -> tuple[list[int], str]:
+    def _complete(self, start: Sequence[int], run: Run, wish: Wish) -> tuple[list[int], str]:
         generator = torch.Generator().manual_seed(wish.seed)
-        known, until = list(text[-self._window :]), perf_counter() + MAX_SECONDS
+        known, until = list(start), perf_counter() + MAX_SECONDS
         begun = len(known)
         for _ in range(wish.length):
             if perf_counter() > until:
@@ -102,7 +116,7 @@ class Completion(Light):
             row = torch.zeros(1, self._window, dtype=torch.int64)
             row[0, : len(recent)] = torch.tensor(recent)
             # Nothing looks ahead: what fills up the row behind a token does not matter to it.
-            known.append(_pick(run(row)[0, len(recent) - 1, :BYTES], wish, generator))
+            known.append(_pick(run(row)[0, len(recent) - 1, : self._tokens.size], wish, generator))
         return known[begun:], "length"
 
 

@@ -19,6 +19,7 @@ from nefl.report.tables.comparison import Comparison
 from nefl.report.tables.comparison import compare as compare_runs
 from nefl.report.tables.formats import to_csv, to_json_text, to_latex, to_markdown
 from nefl.report.tables.grids import Cell, Grid, footnotes, grids, wide_grid
+from nefl.report.tables.members import member_grids
 
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 Sort = Literal["worst", "average", "best"]
@@ -45,6 +46,9 @@ def compare(
     wide: Annotated[
         bool, typer.Option("--wide", help="One table, partitions and models side by side.")
     ] = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="A column for each submodel instead.")
+    ] = False,
     sort: Annotated[Sort | None, typer.Option(help="Order the rows by it, best first.")] = None,
     form: Annotated[
         Format | None, typer.Option("--format", help="How to write it; by the file's name.")
@@ -59,7 +63,11 @@ def compare(
     comparison = compare_runs(found, targets=targets, paper=paper, sort=sort or "")
     left_out = tuple(f"left out: {reason}" for reason in refused)
     comparison = Comparison(**{**comparison.__dict__, "notes": comparison.notes + left_out})
+    if wide and members:
+        raise ConfigError("--wide and --members: a table is one or the other; leave one out")
     tables = [wide_grid(comparison)] if wide else grids(comparison)
+    if members:
+        tables = member_grids(comparison)
     if chosen == "terminal" and out is None:
         show(comparison, tables, console_for_tables())
         return

@@ -89,7 +89,7 @@ def _lines(cost: RunCost) -> list[tuple[str, str]]:
     processes = counted(cost.workers, "worker") if cost.workers else "one process"
     cohort = f"{cost.tasks:.1f} of {cost.config.clients.count} a round"
     sent = f"{show_bytes(cost.round_bytes)} a round, {show_bytes(cost.total_bytes)} in all"
-    return [
+    lines = [
         ("clients", f"{cohort}, {fewest} to {most} examples each, {mean:.0f} on average"),
         ("coverage", f"every shared element is in {cost.min_coverage} of the submodels or more"),
         ("client memory", f"{show_bytes(cost.client_memory)} for the largest submodel"),
@@ -99,6 +99,22 @@ def _lines(cost: RunCost) -> list[tuple[str, str]]:
         ("work", f"{show_work(cost.total_macs)} of local training"),
         ("time here", _time(cost.seconds, processes)),
     ]
+    return lines + _of_texts(cost)
+
+
+def _of_texts(cost: RunCost) -> list[tuple[str, str]]:
+    """Return what runs on texts or on a frozen base have to say besides."""
+    lines, given = [], max(each.profile.frozen for each in cost.submodels)
+    if given:
+        lines.append(("frozen base", f"{show_count(given)} weights on every machine, never sent"))
+    rates = [
+        f"{cost.tokens * cost.config.local.batch_size / each.step_seconds:.0f}"
+        for each in cost.submodels
+        if each.step_seconds
+    ]
+    if cost.tokens and rates:
+        lines.append(("training here", f"{', '.join(rates)} tokens a second, smallest first"))
+    return lines
 
 
 def _time(seconds: float | None, processes: str) -> str:

@@ -38,7 +38,8 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            help="safetensors, onnx, executorch, torch-export; elastic for all. "
+            help="safetensors, onnx, executorch, torch-export; huggingface and peft for language "
+            "models, folders; elastic for all. "
             "Left out, the end of the file's name decides.",
         ),
     ] = None,

@@ -29,6 +29,13 @@ THREADS = 1
 STDIN = Path("-")
 
 File = Annotated[Path, typer.Argument(help="A file that nefl export wrote.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PACKAGE.MODULE:FUNCTION",
+        help="The function that makes your own model, for an elastic file of it.",
+    ),
+]
 
 
 def predict(
@@ -41,6 +48,7 @@ def predict(
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="A text, instead of a file of it.")] = None,
+    model: Model = None,
     submodel: Annotated[
         int | None, typer.Option(help="Which one answers, in an elastic file.")
     ] = None,
@@ -60,7 +68,7 @@ def predict(
     if not things and text is None:
         raise ConfigError("give a file to answer for, - for the standard input, or --text")
     torch.set_num_threads(THREADS)
-    predictor = Predictor(file)
+    predictor = Predictor(file, model)
     wish, budget = Wish(length, temperature, seed), None if fits is None else parse_budget(fits)
     found = [
         (where, predictor(
@@ -103,6 +111,7 @@ def _show(found: Sequence[tuple[str, Prediction]], noun: str) -> None:
 
 def serve(
     file: File,
+    model: Model = None,
     host: Annotated[str, typer.Option(help="Where to listen; this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
     name: Annotated[
@@ -116,7 +125,7 @@ def serve(
     torch.set_num_threads(THREADS)
     give_memory_back()
     server = make_server(
-        Predictor(file),
+        Predictor(file, model),
         host=host,
         port=port,
         names=name or (),

@@ -18,7 +18,8 @@ def make_optimiser(
         local: the optimiser's settings.
         further: parameters that are trained with it.
     """
-    parameters = [*model.parameters(), *further]
+    # A frozen base has thousands that need no gradient; they would be looked at in every step.
+    parameters = [p for p in (*model.parameters(), *further) if p.requires_grad]
     if local.optimizer == "sgd":
         return torch.optim.SGD(
             parameters,

@@ -12,6 +12,7 @@ from nefl.client.optimiser import make_optimiser
 from nefl.client.schedule import learning_rate
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.errors import RunError
+from nefl.nesting.modules import frozen_names, learned_state
 from nefl.seeds import Purpose, number_for
 from nefl.state import ClientUpdate, Tensors, TrainTask
 from nefl.tasks.task import Rows, Task, arranged
@@ -80,7 +81,7 @@ def train(
         RunError: if the objective does not send or keep what it says it does.
     """
     if given is None:
-        given = Given({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        given = Given({name: tensor.clone() for name, tensor in learned_state(model).items()})
     seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
     device = next(iter(rows.values())).device
     devices = [device] if device.type == "cuda" else []
@@ -132,7 +133,7 @@ def _train(
         total_loss += loss.detach()
     metrics = {"loss": float(total_loss) / steps}
     sent, memory = end(local, how.objective)
-    trained = model.state_dict()
+    trained = learned_state(model)
     for member in given.within.values():
         trained |= member.own_tensors()
     return ClientUpdate(task, trained, examples, metrics, sent), memory
@@ -180,7 +181,10 @@ def _whole(local: Local, name: str, sets: Sets, where: str) -> dict[str, Tensor]
     found = sets.get(name, {})
     by_identity = {id(local.parameters[n]): t for n, t in found.items() if n in local.parameters}
     whole: dict[str, Tensor] = {}
+    frozen = frozen_names(local.model)
     for each, parameter in local.model.named_parameters(remove_duplicate=False):
+        if each in frozen:
+            continue
         tensor = by_identity.get(id(parameter), found.get(each))
         if tensor is None and not parameter.requires_grad:
             tensor = parameter.new_zeros(parameter.shape)

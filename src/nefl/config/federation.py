@@ -161,7 +161,8 @@ class ServerConfig(Part):
             training data, instead of using what clients tracked and the server averaged. It
             changes no weights. Static norms are measured in any case.
         average: `mean`; one that outvotes a few wrong clients at every element, `median` or
-            `trimmed-mean` over those who hold it; or one's own as `package.module:thing`.
+            `trimmed-mean` over those who hold it; for adapters, `padded` (HetLoRA's) or `products`
+            (FlexLoRA's); or one's own as `package.module:thing`.
         trim: for `trimmed-mean`, the share of holders left out at each end.
         min_holders: for those two, how many must hold an element for it to change.
         norm_limit: an update that moves its parameters or its statistics (running means and
@@ -197,12 +198,15 @@ class ServerConfig(Part):
             require(getattr(self, key) >= 1, f"server.{key}: give 1 or more")
 
 
-AVERAGES = ("mean", "median", "trimmed-mean")
+VOTING = ("median", "trimmed-mean")
+"""The averages that outvote a few wrong clients."""
+
+AVERAGES = ("mean", *VOTING, "padded", "products")
 """The averages that nefl has."""
 
 
 def _check_average(server: ServerConfig) -> None:
-    own, voting = ":" in server.average, server.average in AVERAGES[1:]
+    own, voting = ":" in server.average, server.average in VOTING
     require(
         own or server.average in AVERAGES,
         f"server.average {server.average!r} is unknown; there are: {', '.join(AVERAGES)}, or give "

@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from nefl.config.checks import Part, require
 
+LORA = "lora"
+"""The model that is adapters on a frozen base, which its options describe."""
+
 
 @dataclass(frozen=True)
 class ModelConfig(Part):
@@ -21,6 +24,8 @@ class ModelConfig(Part):
         weights: a file of weights that the global model starts from; fresh ones if left out.
         start: the folder of a run or an elastic file that the whole family starts from.
         method_options: settings of the method, where it takes some.
+        options: settings of the model, where it takes some: those of `lora`, or further arguments
+            of one's own function.
     """
 
     name: str = "resnet8"
@@ -31,6 +36,7 @@ class ModelConfig(Part):
     start: str | None = None
     # Mappings have no hash; equality tells models apart that differ in this alone.
     method_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse to start from two things at once."""

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from nefl.config.checks import Part, require
 from nefl.config.federation import ClientsConfig, EngineConfig, ServerConfig
@@ -16,6 +18,14 @@ from nefl.config.learning import (
 
 GIVEN = "given"
 """What `task` says where the task was given in memory."""
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+"""Names in a list, or one without."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +55,14 @@ class RunConfig(Part):
             `text-classification`, `next-token`; or one's own as `package.module:function`, called
             with `data.options`.
         metrics: what is measured, by name or `package.module:thing`, the most important first;
-            the task's own if left out.
+            the task's own if left out. One may be given without a list.
     """
 
     about: str = ""
     seed: int = 0
     rounds: int = 500
     task: str = "auto"
-    metrics: tuple[str, ...] = ()
+    metrics: Names = ()
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)

@@ -20,6 +20,7 @@ from nefl.data.idx import DEBIAN_FASHION_MNIST
 from nefl.data.readers import READERS, read_options
 from nefl.data.sources import HUB, OWN, content_digest, files_state, find_source
 from nefl.data.texts import text_files
+from nefl.data.tokens import tokenizer_file
 from nefl.errors import ConfigError, DataError
 from nefl.files import default_cache
 
@@ -96,6 +97,8 @@ def _source(
     if reader.wants and path is None:
         raise ConfigError(f"data set {name!r} needs a root: {reader.wants}")
     files = [Path(str(each)) for each in (path, getattr(chosen, "test_root", None)) if each]
+    if Path(named := getattr(chosen, "tokenizer", "")).exists() and named:
+        files.append(tokenizer_file(named))
     state: dict[str, object] = dict(files_state(files, text_files)) if files else {}
     if not reader.wants:
         state["python"] = sys.version  # scikit-learn's tables and the library's source

@@ -1,11 +1,12 @@
-"""Texts as bytes: from files, JSON lines, or the Python standard library's own source.
+"""Texts as tokens: from files, JSON lines, or the Python standard library's own source.
 
 A text becomes rows of one length. For the next token a client's texts are joined and cut into
-rows; for a class every text is a row, cut off or filled up with the padding token.
+rows; for a class every text is a row, cut off or filled up with the padding token, which is one
+more than the tokenizer has.
 """
 
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,13 @@ import numpy.typing as npt
 from nefl.data.class_names import labels_by_name
 from nefl.data.columns import Columns, Examples
 from nefl.data.splitting import number_owners, split_rows
-from nefl.errors import ConfigError, DataError
+from nefl.data.tokens import BYTES, PLAIN, Tokens, find_tokens, tokens_here
+from nefl.errors import ConfigError, DataError, unknown_name
 
 TOKENS, LABEL, CLIENT = "tokens", "label", "client"
-BYTES = 256
-"""Different tokens, where a token is a byte."""
 
 LINES = (".jsonl", ".ndjson", ".json")
 """How the names of files of JSON lines end."""
-
-PADDING = BYTES
-"""The token that fills up short texts; one more than there are bytes."""
-
-TOKENIZER = "bytes"
-"""How texts become tokens, as facts name it."""
 
 _SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__", "turtledemo"}
 
@@ -47,6 +41,12 @@ class TextOptions:
         seed: where that choice comes from.
         classes: for the standard library's packages, how many of the largest to tell apart.
         most: rows of one client at the most; all if left out.
+        only: the clients to take, by name: packages, folders, values of the column; all if none
+            is named.
+        without: clients to leave out.
+        tokenizer: `bytes`; `bpe`, trained on the training part of the data; or the file of one,
+            or a folder with `tokenizer.json` in it.
+        vocabulary: for `bpe`, how many tokens there may be.
     """
 
     length: int = 128
@@ -57,6 +57,10 @@ class TextOptions:
     seed: int = 0
     classes: int = 10
     most: int | None = None
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    tokenizer: str = PLAIN
+    vocabulary: int = 4096
 
     def __post_init__(self) -> None:
         """Refuse what no text can be read by."""
@@ -64,6 +68,11 @@ class TextOptions:
             raise ConfigError(f"data.options.length is {self.length}: give 2 to 65536 tokens")
         if not 0 < self.test < 1:
             raise ConfigError(f"data.options.test is {self.test}: give a share between 0 and 1")
+        if not BYTES < self.vocabulary <= 1_000_000:
+            raise ConfigError(
+                f"data.options.vocabulary is {self.vocabulary}: give more than {BYTES} tokens, at "
+                "most 1000000"
+            )
         if self.classes < 2:
             raise ConfigError(f"data.options.classes is {self.classes}: give 2 or more")
 
@@ -78,13 +87,14 @@ def read_stdlib_packages(options: TextOptions) -> Examples:
     texts = stdlib_texts()
     sizes = {name: sum(map(len, parts)) for name, parts in texts.items()}
     chosen = sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[: options.classes])
+    tokens = _tokens_for(options, texts)
     rows, labels = [], []
     for label, name in enumerate(chosen):
-        cut = _cut(b"\n".join(texts[name]), options.length)[: options.most]
+        cut = _cut(tokens.encode(b"\n".join(texts[name])), options.length)[: options.most]
         rows.append(cut)
         labels.append(np.full(len(cut), label, np.int64))
     joined = np.concatenate(rows), np.concatenate(labels)
-    return _labelled(*joined, chosen, None, options, "stdlib-packages")
+    return _labelled(*joined, chosen, None, options, "stdlib-packages", tokens)
 
 
 def stdlib_texts() -> dict[str, list[bytes]]:
@@ -147,9 +157,10 @@ def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Exam
             np.asarray([str(each) for each in _column(table, options.label, path)]),
             return_inverse=True,
         )
-        rows = np.stack([padded(texts[place], options.length) for place in kept])
+        tokens = _tokens_for(options, {"all": texts})
+        rows = np.stack([padded(texts[place], options.length, tokens) for place in kept])
         labels, owner = labels[kept].astype(np.int64), None if owner is None else owner[kept]
-        return _labelled(rows, labels, list(map(str, names)), owner, options, str(path))
+        return _labelled(rows, labels, list(map(str, names)), owner, options, str(path), tokens)
     gathered: dict[str, list[bytes]] = {}
     for place, text in enumerate(texts):
         gathered.setdefault("all" if owner is None else str(owner[place]), []).append(text)
@@ -177,6 +188,7 @@ def own_texts(path: Path, options: TextOptions, facts: Mapping[str, Any]) -> Col
         DataError: if they cannot be read, are too short, or have a class that is not the run's.
     """
     options = replace(options, client=None, length=int(facts["length"]))
+    how = tokens_here(str(facts.get("tokenizer", PLAIN)), options.tokenizer)
     lines = "class_names" in facts or path.suffix in LINES
     table = _read_lines(path) if lines else {}
     if lines:
@@ -184,13 +196,13 @@ def own_texts(path: Path, options: TextOptions, facts: Mapping[str, Any]) -> Col
     else:
         texts = [text for some in _files_below(path).values() for text in some]
     if "class_names" not in facts:
-        tokens = _cut(b"\n".join(texts), options.length + 1)[: options.most]
+        tokens = _cut(how.encode(b"\n".join(texts)), options.length + 1)[: options.most]
         if not len(tokens):
             raise DataError(f"{path}: too little text for a row of {options.length} tokens")
         return {TOKENS: tokens, CLIENT: np.zeros(len(tokens), np.int64)}
     names = [str(each) for each in _column(table, options.label, path)][: options.most]
     labels = labels_by_name(names, facts["class_names"], str(path))
-    rows = np.stack([padded(text, options.length) for text in texts[: options.most]])
+    rows = np.stack([padded(text, options.length, how) for text in texts[: options.most]])
     return {TOKENS: rows, LABEL: labels}
 
 
@@ -224,9 +236,11 @@ def next_token_examples(
     Raises:
         DataError: if no text is long enough.
     """
-    parts: dict[str, list[tuple[npt.NDArray[np.uint8], str]]] = {"train": [], "test": []}
+    texts = _chosen(texts, options, source)
+    tokens = _tokens_for(options, texts)
+    parts: dict[str, list[tuple[npt.NDArray[Any], str]]] = {"train": [], "test": []}
     for owner, some in sorted(texts.items()):
-        rows = _cut(b"\n".join(some), options.length + 1)[: options.most]
+        rows = _cut(tokens.encode(b"\n".join(some)), options.length + 1)[: options.most]
         tests = round(len(rows) * options.test) if len(rows) > 1 else 0
         parts["train"].append((rows[: len(rows) - tests], owner))
         parts["test"].append((rows[len(rows) - tests :], owner))
@@ -247,8 +261,27 @@ def next_token_examples(
         for rows, owners in columns
     ]
     train, test = made
-    facts = {"vocabulary": BYTES, "length": options.length, "tokenizer": TOKENIZER}
+    facts = {"vocabulary": tokens.size, "length": options.length, "tokenizer": tokens.said}
     return Examples(train, test, facts | {"owners": names if owned else []})
+
+
+def _chosen(
+    texts: Mapping[str, Sequence[bytes]], options: TextOptions, source: str
+) -> dict[str, Sequence[bytes]]:
+    """Return the texts of those clients that options ask for.
+
+    Raises:
+        ConfigError: naming one that is not there.
+    """
+    for key in ("only", "without"):
+        for name in getattr(options, key):
+            if name not in texts:
+                raise unknown_name(f"data.options.{key} of {source}", name, texts)
+    return {
+        owner: some
+        for owner, some in texts.items()
+        if owner not in options.without and (not options.only or owner in options.only)
+    }
 
 
 def _labelled(
@@ -258,6 +291,7 @@ def _labelled(
     owner: npt.NDArray[Any] | None,
     options: TextOptions,
     source: str,
+    tokens: Tokens,
 ) -> Examples:
     owners, owner_names = number_owners(owner, source)
     columns: dict[str, npt.NDArray[Any]] = {TOKENS: rows, LABEL: labels}
@@ -267,22 +301,34 @@ def _labelled(
     train, test = ({name: column[part] for name, column in columns.items()} for part in parts)
     facts = {
         "class_names": list(names),
-        "vocabulary": BYTES + 1,
-        "padding": PADDING,
+        "vocabulary": tokens.size + 1,
+        "padding": tokens.size,
         "length": options.length,
-        "tokenizer": TOKENIZER,
+        "tokenizer": tokens.said,
         "owners": owner_names,
     }
     return Examples(train, test, facts)
 
 
-def _cut(text: bytes, length: int) -> npt.NDArray[np.uint8]:
-    rows = len(text) // length
-    return np.frombuffer(text, np.uint8, rows * length).reshape(rows, length)
+def _tokens_for(options: TextOptions, texts: Mapping[str, Sequence[bytes]]) -> Tokens:
+    """Return the tokenizer of options; one that is trained sees nothing that is for testing."""
+
+    def training() -> Iterator[bytes]:
+        for _, some in sorted(texts.items()):
+            whole = b"\n".join(some)
+            yield whole[: round(len(whole) * (1 - options.test))]
+
+    return find_tokens(options.tokenizer, training(), options.vocabulary)
 
 
-def padded(text: bytes, length: int) -> npt.NDArray[np.int16]:
+def _cut(tokens: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    rows = len(tokens) // length
+    return tokens[: rows * length].reshape(rows, length)
+
+
+def padded(text: bytes, length: int, tokens: Tokens) -> npt.NDArray[Any]:
     """Return a text's tokens, cut off or filled up."""
-    row = np.full(length, PADDING, np.int16)
-    row[: len(text)] = np.frombuffer(text[:length], np.uint8)
+    row = np.full(length, tokens.size, np.int16 if tokens.size < 2**15 else np.int32)
+    found = tokens.encode(text)[:length]
+    row[: len(found)] = found
     return row

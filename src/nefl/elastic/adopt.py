@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nefl.elastic.file import TrainedFamily
 from nefl.errors import ConfigError
 from nefl.nesting.corners import corner, extract
-from nefl.nesting.modules import Exit, measuring_norms, tracked_norms
+from nefl.nesting.modules import Exit, load_learned, measuring_norms, tracked_norms
 from nefl.nesting.spec import Family, SubmodelSpec, holds
 from nefl.state import ServerState, Tensors
 
@@ -148,7 +148,7 @@ def recalibrate(state: ServerState, family: Family, batches: Sequence[Tensor]) -
     for number in range(1, len(family) + 1):
         with torch.random.fork_rng(devices=[]):  # its first weights are not kept
             module = family.build(family.specs[number - 1])
-        module.load_state_dict(extract(state, family, number))
+        load_learned(module, extract(state, family, number))
         measured = norm_statistics(module, batches)
         names = family.own_names(number)
         own.append(
@@ -203,7 +203,7 @@ def cut(trained: TrainedFamily, spec: SubmodelSpec, batches: Sequence[Tensor]) -
     state, _ = adopt(trained.state, fresh, family)
     with torch.random.fork_rng(devices=[]):  # its first weights are not kept
         module = family.build(spec)
-    module.load_state_dict(extract(state, family, 1))
+    load_learned(module, extract(state, family, 1))
     module.requires_grad_(False)
     measure(module, batches)
     return module

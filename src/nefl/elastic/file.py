@@ -1,7 +1,7 @@
 """The elastic file: a whole trained family in one safetensors file.
 
 It holds the shared tensors once, at global size, and what each submodel has for itself. Nothing in
-it is executed: a user's own model is only built from a family that the caller gives.
+it is executed: a user's own model is only built from a family that the caller gives or names.
 """
 
 import hashlib
@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from nefl.artifacts.card import CARD_KEY, Card, card_from_json, card_to_json
 from nefl.artifacts.checkpoint import check_layout, flatten_state
 from nefl.artifacts.tensorfile import read_metadata, read_tensors, save_tensors
+from nefl.config import ModelConfig
 from nefl.elastic.budget import Cost
 from nefl.errors import NeflError, RunError
 from nefl.files import write_atomically
-from nefl.methods import networks_of
+from nefl.methods import family_of, networks_of
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
-from nefl.nesting.modules import StaticBatchNorm
+from nefl.nesting.modules import StaticBatchNorm, load_learned
 from nefl.nesting.spec import Family, build_on_meta
+from nefl.references import is_reference
 from nefl.state import ServerState, Tensors
 
 FORMAT = "nefl-elastic-1"
@@ -79,9 +81,13 @@ class TrainedFamily:
             view = self.state.shared[name][corner(info.shape)]
             keep = view.is_contiguous() if views is None else views
             tensors[name] = view if keep else view.clone(memory_format=torch.contiguous_format)
-        module = build_on_meta(self.family.build, spec)
-        _give_unsaved_buffers(module, self.family, submodel)
-        module.load_state_dict(tensors, assign=True)
+        if self.family.frozen(submodel):  # which the builder gives, whole
+            with torch.random.fork_rng(devices=[]):
+                module = self.family.build(spec)
+        else:
+            module = build_on_meta(self.family.build, spec)
+            _give_unsaved_buffers(module, self.family, submodel)
+        load_learned(module, tensors, assign=True)
         set_measured(module, own)
         return module.eval().requires_grad_(False)
 
@@ -167,18 +173,21 @@ def is_elastic(path: Path) -> bool:
     return read_metadata(path).get("format") == FORMAT
 
 
-def load(path: str | Path, family: Family | None = None) -> TrainedFamily:
+def load(path: str | Path, family: Family | str | None = None) -> TrainedFamily:
     """Open an elastic file.
 
     Args:
         path: the file.
-        family: the family of a user's own model, which no file may name code for.
+        family: the family of a user's own model, which no file may name code for; or the function
+            that makes it, as `package.module:function`.
 
     Raises:
         RunError: if the file is missing, foreign, cut off, damaged or another model's.
     """
     card, tensors = read_checked(Path(path), FORMAT)
     try:
+        if isinstance(family, str):
+            family = _own_family(card, family)
         family = family or described_family(card)
     except NeflError as error:
         raise RunError(f"{path}: its family cannot be built: {error}") from None
@@ -215,8 +224,9 @@ def described_family(card: Card) -> Family:
     specs: Mapping[int, object] = {s.number: s.spec for s in card.submodels}
     if card.model not in MODELS:
         raise RunError(
-            f"{card.model!r} is no model of nefl's own, and a file may not name code to run; "
-            "give its family: nefl.load(file, family=…)"
+            f"{card.model!r} is no model of nefl's own, and a file may not name code to run; name "
+            "its function yourself: --model package.module:function, in Python nefl.load(file, "
+            "family=…)"
         )
     method = networks_of(card.networks or card.method)
     build = ModelBuilder(card.model, card.signature, method.norm, method.learned_steps)
@@ -224,3 +234,19 @@ def described_family(card: Card) -> Family:
         raise RunError(f"submodels {list(specs)}: expected 1, 2, … in order")
     specs_in_order = tuple(s.spec for s in card.submodels)
     return Family(build, specs_in_order, method.per_submodel, "an elastic file")
+
+
+def _own_family(card: Card, reference: str) -> Family:
+    """Return the submodels of a card in the family that a function of the user's own makes.
+
+    Raises:
+        NeflError: if there is no such function, or its family has not these submodels.
+    """
+    if not is_reference(reference):
+        raise RunError(f"{reference!r}: give a function as package.module:function")
+    family = family_of(ModelConfig(name=reference), card.signature, card.arguments or None)
+    specs = tuple(submodel.spec for submodel in card.submodels)
+    for number, spec in enumerate(specs, start=1):
+        if spec not in family.specs:
+            raise RunError(f"{reference}: its family has no submodel like number {number}, {spec}")
+    return replace(family, specs=specs, within=())

@@ -1,11 +1,14 @@
-"""Clients' memory in a run's folder: a file for each client and round in which it trained.
+"""Clients' memory in a run's folder: a file for each client and round in which its update counted.
 
-What counts is the newest of an earlier round. A run that goes on from a checkpoint, or tries a
-round again, first drops what was kept in rounds that do not count, so that it goes on as if they
-had not been. Files that no checkpoint could need any more are dropped too.
+A file is written when a client has trained. If its update does not count, the file is dropped
+before the round can have a checkpoint. A run that goes on from a checkpoint, or tries a round
+again, first drops what was kept in later rounds, so that it goes on as if they had not been. So
+what counts is the newest file of an earlier round. Files that no checkpoint could need any more
+are dropped too.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,15 +55,19 @@ class MemoryFiles:
             elif _FILE.fullmatch(part_of(path) or ""):
                 remove_part(path)
         for client, rounds in self._rounds.items():
-            rounds.sort()
-            # The newest that the oldest checkpoint could go on from, and all after it.
-            needed = max(sum(number <= oldest for number in rounds) - 1, 0)
-            for number in rounds[:needed]:
+            needed = self._rounds[client] = kept.needed_rounds(rounds, oldest)
+            for number in set(rounds).difference(needed):
                 memory_file(self.folder, client, number).unlink(missing_ok=True)
-            del rounds[:needed]
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Drop what clients kept in a round in which their updates did not count."""
+        for path in self.folder.iterdir():
+            found = _FILE.fullmatch(path.name)
+            if found and int(found[2]) == round_number and int(found[1]) not in counted:
+                path.unlink(missing_ok=True)
 
     def last_round(self, client: int) -> int | None:
-        """Return the last round in which a client trained, if it did."""
+        """Return the last round in which a client's update counted, if one did."""
         return self._rounds[client][-1] if client in self._rounds else None
 
     def keeper(self, client: int, round_number: int) -> "MemoryFile":
@@ -76,7 +83,7 @@ class MemoryFile:
         folder: where the files lie.
         client: the client's number.
         round_number: the round that it trains in.
-        last: the round in which it trained before, if it did.
+        last: the round in which its update counted last, if one did.
     """
 
     folder: Path

@@ -1,6 +1,6 @@
 """The plain loop: one task after another in this process. It defines what is correct."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.site import Site
@@ -44,6 +44,11 @@ class SerialEngine:
             except Exception as error:
                 result = ClientFailure(task, describe(error))
             yield result
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Let only clients whose updates counted keep what they learned of a round."""
+        if self._memories is not None:
+            self._memories.settle(round_number, counted)
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         """Measure submodels on the test set."""

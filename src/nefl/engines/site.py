@@ -13,13 +13,14 @@ from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
 from nefl.engines.resident import resident
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, UpdateError
 from nefl.methods import method_of
 from nefl.nesting.inside import MEMBER, of_member
+from nefl.nesting.modules import move_sharing
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family
-from nefl.server.check import first_not_finite
+from nefl.server.check import NOT_FINITE, first_not_finite
 from nefl.server.evaluate import (
     BATCH,
     Chunk,
@@ -125,6 +126,7 @@ class Site:
         self._partition = partition
         self._modules: dict[tuple[int, bool], nn.Module] = {}
         self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
+        self._frozen: dict[int, Tensor] = {}
         self._task = task
         self._train = _Examples(task.visible(task.train), device)
         self._test = _Examples(task.visible(task.test), device)
@@ -168,6 +170,9 @@ class Site:
             task: whose work it is.
             tensors: what came from the server: the submodel's weights, and sets beside them.
             keeper: where the client's memory lies, if its method has one.
+
+        Raises:
+            UpdateError: if what the client would keep is not finite.
         """
         weights, received = unpack(tensors)
         own = {name: t for name, t in weights.items() if not name.startswith(MEMBER)}
@@ -179,8 +184,13 @@ class Site:
         memory = recall(kept, family, task.submodel, keeps)
         given = Given(weights, received, memory, within)
         update, now = train(task, model, rows, self._how[task.submodel], given)
-        finite = all(first_not_finite(tensors) is None for tensors in now.values())
-        if keeps and keeper is not None and finite:  # else its update is refused too
+        for each, tensors in now.items():
+            culprit = first_not_finite(tensors)
+            if culprit is not None:  # the update must not count without what goes with it
+                raise UpdateError(
+                    f"client {task.client}: what it keeps, {each} of {culprit}, has {NOT_FINITE}"
+                )
+        if keeps and keeper is not None:
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
 
@@ -222,7 +232,8 @@ class Site:
         module = self._modules.get(key)
         if module is None:
             with torch.random.fork_rng(devices=[]):  # its first weights are not kept
-                module = self._family.build(self._family.specs[submodel - 1]).to(self._device)
+                module = self._family.build(self._family.specs[submodel - 1])
+            module = move_sharing(module, self._device, self._frozen)
             if compiled and self._compile:
                 module.compile(dynamic=False)
             self._modules[key] = module

@@ -64,6 +64,8 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
             f"{config.model.name} was built otherwise in the worker than in the server; a model "
             "must not depend on what a script has set before (torch's default dtype, say)"
         )
+    if family.base_checksum != given["base"]:
+        raise NestingError(f"{config.model.name}: the base changed since the run was started")
     partition = Partition.load(given["partition"])
     device = pick_device(config.engine.device)
     site = Site(config, family, learned, partition, device)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -86,6 +86,7 @@ class WorkersEngine:
             "partition": str(partition),
             "slots": self._slots,
             "fingerprint": family.fingerprint,
+            "base": family.base_checksum,
             "memory": str(memories.folder),
         }
         self._deaths = 0
@@ -129,6 +130,11 @@ class WorkersEngine:
             else:
                 trained, sent = unpack(self._weights.slot(number % self._slots, task.submodel))
                 yield ClientUpdate(task, trained, reply["examples"], reply["metrics"], sent)
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Let only clients whose updates counted keep what they learned of a round."""
+        if self._memories is not None:
+            self._memories.settle(round_number, counted)
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         """Measure submodels on the test set.

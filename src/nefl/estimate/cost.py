@@ -60,6 +60,7 @@ class RunCost:
         workers: worker processes on this machine; 0 means to train in one.
         seconds: estimated time on this machine, if it was measured.
         notes: what is not as it should be, though nothing forbids to start.
+        tokens: tokens of an example; 0 where examples have none.
     """
 
     config: RunConfig
@@ -77,6 +78,7 @@ class RunCost:
     workers: int
     seconds: float | None
     notes: tuple[str, ...]
+    tokens: int = 0
 
 
 def cost_of(
@@ -137,6 +139,7 @@ def cost_of(
         workers=workers,
         seconds=_seconds(setting, rounds, times, max(1, workers)) if times else None,
         notes=(*notes, *_coverage_notes(setting, counts), *_memory_notes(memory_here)),
+        tokens=setting.task.signature.numel if setting.task.signature.tokens else 0,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nefl.errors import RunError
 from nefl.measured import MeasuredBy
@@ -13,6 +13,9 @@ from nefl.tasks.task import Task
 
 TOLERANCE = 1e-4
 """Largest difference of a float file's outputs, relative to the largest if that is above 1."""
+
+ROUNDINGS = 8
+"""The same for models in half precision, in units of their rounding."""
 
 MAX_LOSS = 0.05
 """What an int8 file may lose of its most important metric before it counts as broken: in points,
@@ -62,7 +65,15 @@ class Comparison:
         return worse / abs(self.trained_value) if self.trained_value else math.inf
 
 
-def compare(got: Tensor, wanted: Tensor, target: Tensor, task: Task) -> Comparison:
+def tolerance_of(module: nn.Module) -> float:
+    """Return what the outputs of a module's file may differ by, as a share of the largest."""
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    return max([TOLERANCE, *(ROUNDINGS * torch.finfo(k).eps for k in kinds if k.itemsize == 2)])
+
+
+def compare(
+    got: Tensor, wanted: Tensor, target: Tensor, task: Task, tolerance: float = TOLERANCE
+) -> Comparison:
     """Compare the outputs of a file with those of the trained model, as a task measures them."""
     if got.shape != wanted.shape:
         raise RunError(f"the file gives outputs {tuple(got.shape)}, expected {tuple(wanted.shape)}")
@@ -77,7 +88,7 @@ def compare(got: Tensor, wanted: Tensor, target: Tensor, task: Task) -> Comparis
         metric=MeasuredBy(primary.name, primary.better, percent=primary.percent),
         values=measured(task, got, target),
         trained=measured(task, wanted, target),
-        tolerance=TOLERANCE * max(1.0, float(wanted.abs().max())),
+        tolerance=tolerance * max(1.0, float(wanted.abs().max())),
     )
 
 

@@ -14,15 +14,16 @@ from nefl.elastic.file import TrainedFamily, load, measured_tensors, save_family
 from nefl.elastic.model import measure_latency
 from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
-from nefl.export.compare import MAX_LOSS, Comparison, check, compare
+from nefl.export.compare import MAX_LOSS, Comparison, check, compare, tolerance_of
 from nefl.export.fold import Plain, fold
 from nefl.export.formats import find_format, format_for
 from nefl.export.measure import Measured, measure_file
 from nefl.export.plainfile import open_plain
 from nefl.export.source import Source, open_run, predict_batches
-from nefl.files import check_target, write_atomically
+from nefl.files import check_folder_target, check_target, write_atomically, write_folder
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
+from nefl.nesting.modules import learned_state
 from nefl.state import ServerState
 from nefl.tasks.task import Task
 
@@ -100,7 +101,10 @@ def export_submodel(
     _check_examples(examples)
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: is no folder to write to; make it first")
-    check_target(path)
+    folder = find_format(format_name).is_folder
+    (check_folder_target if folder else check_target)(path)
+    if folder and quantized:
+        raise ConfigError(f"format {format_name}: keeps the weights' own dtype; leave int8 out")
     source = open_run(run, best=best, trust_code=trust_code, task=task)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
@@ -109,7 +113,7 @@ def export_submodel(
     with tuned_process(source.setting.config.engine.threads):
         done = _write(source, submodel, path, format_name, quantized, examples, max_loss)
     # A process of its own can rebuild nefl's models from their names, and no others.
-    alone = format_name != "safetensors" or done.card.model in MODELS
+    alone = not folder and (format_name != "safetensors" or done.card.model in MODELS)
     return replace(done, measured=measure_file(path)) if measure and alone else done
 
 
@@ -130,7 +134,9 @@ def _write(
     form = find_format(format_name)
     inputs, target = source.test_batch(examples)
     wanted = predict_batches(source.submodel(submodel), inputs)
-    plain = fold(source.submodel(submodel))
+    trained = source.submodel(submodel)
+    tolerance = tolerance_of(trained)
+    plain = fold(trained) if form.folded else Plain(trained, 0, 0)
     card = replace(source.card((submodel,)), quantized="int8" if quantized else None)
     build = source.setting.family.build
     reopen = partial(open_plain, build=build) if format_name == "safetensors" else form.open
@@ -141,7 +147,7 @@ def _write(
         """Write, try, and write again with what the trial has shown; both must pass."""
         save(beside, card)
         got = predict_batches(reopen(beside), inputs)
-        comparison = compare(got, wanted, target, source.setting.task)
+        comparison = compare(got, wanted, target, source.setting.task, tolerance)
         check(comparison, quantized=quantized, max_loss=max_loss)
         final = replace(card, submodels=(with_values(card.submodels[0], comparison),))
         save(beside, final)
@@ -150,9 +156,11 @@ def _write(
             raise RunError(f"{path}: the file does not repeat its own results")
         found.append((comparison, again.card))
 
-    write_atomically(path, write)
+    (write_folder if form.is_folder else write_atomically)(path, write)
     comparison, written = found[0]
-    return Export(path, format_name, path.stat().st_size, written, plain, comparison, None)
+    files = path.iterdir() if form.is_folder else (path,)
+    size = sum(file.stat().st_size for file in files)
+    return Export(path, format_name, size, written, plain, comparison, None)
 
 
 def with_values(card: SubmodelCard, found: Comparison) -> SubmodelCard:
@@ -253,7 +261,7 @@ def _as_evaluated(source: Source) -> ServerState:
     for number in range(1, len(family) + 1):
         stored = extract(source.state, family, number)
         module = source.submodel(number)
-        now = module.state_dict()
+        now = learned_state(module)
         kept = {
             name: tensor.clone()
             for name, tensor in now.items()

@@ -14,6 +14,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.conv import _ConvNd
 
 from nefl.models.decoder import FromHeads, ToHeads
+from nefl.models.lora import LoraModel
 from nefl.models.vit import HeadsToStream
 from nefl.nesting.modules import BatchNorm, StaticBatchNorm, StepSize
 
@@ -56,6 +57,8 @@ def fold(module: nn.Module) -> Plain:
     """
     module.eval()
     module.requires_grad_(False)
+    if isinstance(module, LoraModel):
+        return Plain(module.plain(), 0, 0)
     try:
         graph = _Tracer(param_shapes_constant=True).trace(module)
     except (TraceError, TypeError, AttributeError, RuntimeError, NameError) as error:

@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from nefl.artifacts.card import Card
 from nefl.errors import ConfigError, RunError
-from nefl.export import executorchfile, onnxfile, plainfile, torchfile
+from nefl.export import (
+    adapterfolder,
+    executorchfile,
+    huggingface,
+    onnxfile,
+    plainfile,
+    torchfile,
+)
 from nefl.export.runner import Runner, Save, try_out
 from nefl.nesting.spec import Builder
 
@@ -20,14 +27,21 @@ class Format:
     Attributes:
         prepare: translates a plain network (with calibration inputs) into what writes the file.
         open: opens a file in its own runtime.
-        suffix: how such files' names usually end.
+        suffix: how such files' names usually end; nothing for folders.
         runtime: the module that is imported to run it.
+        folded: whether it takes a plain network; otherwise the trained one, as it is.
     """
 
     prepare: Callable[[nn.Module, Card, Tensor], Save]
     open: Callable[[Path], Runner]
     suffix: str
     runtime: str
+    folded: bool = True
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of files."""
+        return not self.suffix
 
 
 FORMATS: dict[str, Format] = {
@@ -37,6 +51,8 @@ FORMATS: dict[str, Format] = {
         executorchfile.prepare, executorchfile.open_program, ".pte", "executorch.runtime"
     ),
     "torch-export": Format(torchfile.prepare, torchfile.open_archive, ".pt2", "torch.export"),
+    "huggingface": Format(huggingface.prepare, huggingface.open_folder, "", "transformers"),
+    "peft": Format(adapterfolder.prepare, adapterfolder.open_folder, "", "peft", folded=False),
 }
 
 
@@ -66,11 +82,11 @@ def format_for(path: Path, given: str | None, *, family: bool) -> str:
     Raises:
         ConfigError: if the format is unknown, or not the one of the file's name, or neither says.
     """
-    suffixes = {form.suffix: name for name, form in FORMATS.items()}
+    suffixes = {form.suffix: name for name, form in FORMATS.items() if not form.is_folder}
     ending = path.suffix.lower()
     if given is not None:
         expected = ".safetensors" if given == ELASTIC else find_format(given).suffix
-        if ending in suffixes and ending != expected:
+        if ending in suffixes and expected and ending != expected:
             raise ConfigError(
                 f"{path}: ends in {ending}, but the format {given} is asked for, whose files end "
                 f"in {expected}; change one of them"
@@ -92,6 +108,8 @@ def recognise(path: Path) -> str:
     Raises:
         RunError: if it is missing or none of the formats.
     """
+    if path.is_dir():
+        return "peft" if (path / adapterfolder.CONFIG).is_file() else "huggingface"
     try:
         with path.open("rb") as file:
             head = file.read(16)

@@ -22,8 +22,8 @@ from nefl.measured import MeasuredBy
 from nefl.methods import method_of, networks_like
 from nefl.nesting.corners import extract
 from nefl.nesting.inference import inference_memory
-from nefl.nesting.profile import count_macs, count_params
-from nefl.references import check_code
+from nefl.nesting.profile import count_frozen, count_macs, count_params
+from nefl.references import check_code, is_reference
 from nefl.running.assembly import Setting, assemble
 from nefl.server.evaluate import BATCH
 from nefl.state import ServerState
@@ -63,7 +63,7 @@ class Source:
         return SubmodelCard(
             number,
             family.specs[family.index(number)],
-            params=count_params(module),
+            params=count_params(module) + count_frozen(module),
             macs=count_macs(module, signature)[1],
             memory=inference_memory(module, signature),
         )
@@ -85,6 +85,8 @@ class Source:
             class_names=task.class_names if task.classes == task.signature.outputs else (),
             facts=card_facts(task.kind, task.facts),
             version=version("nefl"),
+            arguments=task.model_arguments() if is_reference(config.model.name) else {},
+            base=self.setting.family.base_checksum,
         )
 
     def test_batch(self, count: int) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from nefl.config import ModelConfig
+from nefl.config.learning import LORA
 from nefl.errors import ConfigError
 from nefl.methods.finding import find_method, method_of
 from nefl.methods.method import Method
 from nefl.models.families import compensate_skipped, default_ratios, find_submodels
+from nefl.models.ranks import lora_family, open_base, read_lora_options
 from nefl.models.table import ModelBuilder
 from nefl.nesting.inside import train_within
 from nefl.nesting.signature import Signature
@@ -50,25 +52,39 @@ def family_of(
         ConfigError: if a name is unknown, or a user's function returns something else.
     """
     row = method_of(model)
-    if not is_reference(model.name):
+    if model.name != LORA and not is_reference(model.name):
+        for option in model.options:
+            raise ConfigError(f"model.options.{option}: {model.name} takes no options")
         built = _built_in(model.name, row, signature, model.ratios, model.init)
         return _with_members(built, model, row)
-    family = _own_family(model, signature, arguments)
+    family = _whole_family(model, row, signature, arguments)
     if row.members == "scaled":
         return _with_members(family, model, row)
     specs = _one_of(family.specs, row)
     return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
 
 
-def _own_family(
-    model: ModelConfig, signature: Signature, arguments: Mapping[str, Any] | None
+def _whole_family(
+    model: ModelConfig, row: Method, signature: Signature, arguments: Mapping[str, Any] | None
 ) -> Family:
-    """Return the whole family that a user's own function makes."""
-    for key in ("ratios", "init"):
+    """Return all submodels of a user's own function, or of adapters."""
+    for key in ("ratios", "init", *(("weights",) if model.name == LORA else ())):
         if getattr(model, key) is not None:
             raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
     given = arguments or {"classes": signature.outputs, "input_shape": signature.input_shape}
-    family = call_own(model.name, import_function(model.name), dict(given))
+    return (_adapters if model.name == LORA else _own)(model, row, signature, given)
+
+
+def _own(model: ModelConfig, row: Method, _: Signature, arguments: Mapping[str, Any]) -> Family:
+    """Return the family of a user's own function."""
+    if row.fixed_a:
+        raise ConfigError(
+            f"model.method {model.method}: is for adapters (model.name {LORA}); with {model.name} "
+            "take another method, such as fjord or fedavg"
+        )
+    family = call_own(
+        model.name, import_function(model.name), dict(arguments) | dict(model.options)
+    )
     if not isinstance(family, Family):
         raise ConfigError(
             f"{model.name}: returned {type(family).__name__}, expected a Family; return "
@@ -92,6 +108,20 @@ def _one_of(specs: tuple[SubmodelSpec, ...], row: Method) -> tuple[SubmodelSpec,
         )
     place = {"small": 1, "exclusive": row.alone}.get(row.members, len(specs))
     return specs[place - 1 : place]
+
+
+def _adapters(
+    model: ModelConfig, row: Method, signature: Signature, arguments: Mapping[str, Any]
+) -> Family:
+    """Return the family of adapters that the model's options describe."""
+    if row.rolling or row.exits != "none":
+        raise ConfigError(
+            f"model.method {model.method}: needs a network that is scaled in width or depth; with "
+            f"{LORA} take lora, lora-padded, lora-ffa, lora-products or fedavg"
+        )
+    options = dict(model.options)
+    base = str(options.pop("base", ""))
+    return lora_family(open_base(base, arguments), signature, fixed_a=row.fixed_a, **options)
 
 
 def _with_members(family: Family, model: ModelConfig, row: Method) -> Family:
@@ -147,6 +177,11 @@ def _built_in(
     ratios: Sequence[float] | None,
     init: str | None,
 ) -> Family:
+    if row.scaling == "rank":
+        raise ConfigError(
+            f"a method that scales ranks needs adapters, and {model} has none; take model {LORA}, "
+            "or another method"
+        )
     build: Builder = ModelBuilder(model, signature, row.norm, row.learned_steps, init)
     wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
     found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
@@ -162,9 +197,12 @@ def capability_levels(
     Where only those who can train one submodel take part, the levels are those of the submodels
     that there would be. Elsewhere both are 0: there are as many as submodels, and all take part.
     """
-    if is_reference(model.name) and _asks_for_the_able(method_of(model)):
-        whole = len(_own_family(model, signature, arguments))
-        return whole, (method_of(model).alone or whole) - 1
+    row = method_of(model)
+    if not _asks_for_the_able(row):
+        return 0, 0
+    if is_reference(model.name):
+        whole = len(_whole_family(model, row, signature, arguments))
+        return whole, (row.alone or whole) - 1
     return built_in_levels(model)
 
 
@@ -173,7 +211,10 @@ def built_in_levels(model: ModelConfig) -> tuple[int, int]:
     row = method_of(model)
     if is_reference(model.name) or not _asks_for_the_able(row):
         return 0, 0
-    whole = len(default_ratios(model.name) if model.ratios is None else model.ratios)
+    if model.name == LORA:
+        whole = len(read_lora_options(model.options).ranks)
+    else:
+        whole = len(default_ratios(model.name) if model.ratios is None else model.ratios)
     return whole, (row.alone or whole) - 1
 
 

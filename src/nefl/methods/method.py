@@ -35,6 +35,8 @@ class Method:
         rolling: whether each round shifts which channels come first (FedRolex).
         objective: what clients follow in local training, where a row is not enough.
         step: what the server makes of a round's average, where that is part of the method.
+        average: how updates are averaged, a name of the averages, where that is part of the method.
+        fixed_a: whether the first factor of every adapter stays as it is drawn.
         about: the method in a few words.
     """
 
@@ -50,4 +52,6 @@ class Method:
     rolling: bool = False
     objective: Objective = field(default_factory=Objective)
     step: ServerStep | None = None
+    average: str = ""
+    fixed_a: bool = False
     about: str = ""

@@ -60,6 +60,16 @@ _ROWS = {
     "fedavg-small": Method(
         "both", (), members="small", about="FedAvg: the smallest submodel for everyone"
     ),
+    "lora": Method("rank", (), about="adapters of several ranks, averaged by coverage"),
+    "lora-padded": Method(
+        "rank", (), average="padded", about="HetLoRA's average: zero-padded, weighted by norms"
+    ),
+    "lora-ffa": Method(
+        "rank", (), fixed_a=True, about="FFA-LoRA: A is drawn once, B is trained and averaged"
+    ),
+    "lora-products": Method(
+        "rank", (), average="products", about="FlexLoRA's average: of products, then an SVD"
+    ),
 }
 
 

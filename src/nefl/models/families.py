@@ -11,7 +11,7 @@ from nefl.models.rules import depth_rule, exit_rule, width_depth_rule
 from nefl.models.table import LARGE_INPUTS, find_design
 from nefl.nesting.spec import Blocks, Builder, SubmodelSpec
 
-Scaling = Literal["none", "width", "depth", "both"]
+Scaling = Literal["none", "width", "depth", "both", "rank"]
 Ratios = tuple[float, ...]
 
 FIVE: Ratios = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -122,7 +122,7 @@ def find_submodels(
     full = find_design(model).full_blocks
     if scaling == "none":
         return Submodels((SubmodelSpec(full),), "the full model alone")
-    if exits != "none":
+    if exits != "none" and scaling != "rank":
         return Submodels(*exit_rule(build, full, ratios, scaling=scaling, every=exits == "all"))
     if scaling == "width":
         specs = tuple(SubmodelSpec(full, ratio**0.5) for ratio in ratios)

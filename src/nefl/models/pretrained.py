@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nefl.errors import DataError
+from nefl.models.base import CONFIG, open_folder, weight_files
+from nefl.models.decoder import FromHeads, ToHeads
 from nefl.models.resnet import ResNetDesign
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.models.vit import HeadsToStream, SelfAttention
@@ -30,6 +32,9 @@ TORCHVISION = ("resnet18", "resnet34", "wide_resnet101_2", "vit_b_16")
 anew. Of all other models the file must fit every tensor."""
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
+
+TIED = "lm_head.weight", "model.embed_tokens.weight"
+"""The tensors of a language model that may be one and the same."""
 
 _LISTED = 8
 """Names that an error message lists of each kind."""
@@ -57,7 +62,8 @@ def start_from(path: Path, family: Family, state: ServerState) -> ServerState:
     """Return the state with all that a file of weights can give to it.
 
     Args:
-        path: a `.safetensors` file, or a `.pth` or `.pt` file of tensors.
+        path: a `.safetensors` file, a `.pth` or `.pt` file of tensors, or a folder in Hugging
+            Face's layout.
         family: the family.
         state: its fresh state, which the rest stays from.
 
@@ -94,6 +100,8 @@ def weights_checksum(path: Path) -> str:
     Raises:
         DataError: if it cannot be read.
     """
+    if (path / CONFIG).is_file():
+        return open_folder(path).checksum
     _check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -115,11 +123,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     Raises:
         DataError: if there is no such file, or it holds anything but sound tensors by name.
     """
-    _check_file(path)
-    if path.suffix not in SUFFIXES:
-        raise DataError(f"{path}: expected a name that ends with {', '.join(SUFFIXES)}")
+    files = weight_files(path) if (path / CONFIG).is_file() else [path]
+    for file in files:
+        _check_file(file)
+        if file.suffix not in SUFFIXES:
+            raise DataError(f"{file}: expected a name that ends with {', '.join(SUFFIXES)}")
     try:
-        found = _read(path)
+        found = {name: tensor for file in files for name, tensor in _read(file).items()}
     # A damaged pickle fails in any of a dozen ways; whatever it is, the file is at fault.
     except Exception as error:
         raise DataError(
@@ -172,6 +182,8 @@ def fit_weights(found: Tensors, family: Family, source: str) -> FittedWeights:
     """
     full = _full_module(family)
     given = {_current_name(name): tensor for name, tensor in found.items()}
+    if TIED[1] in given:  # a folder leaves out what is tied
+        given.setdefault(TIED[0], given[TIED[1]])
     fused = _fused_shapes(full)
     free = _may_start_anew(family.build, full)
     optional = _names_in(full, StepSize) | _names_in(full, Exit) | _batch_counts(full)
@@ -243,14 +255,16 @@ def _batch_counts(module: nn.Module) -> set[str]:
 
 
 def _fused_shapes(module: nn.Module) -> dict[str, torch.Size]:
-    """Return the shapes that attention weights have in torchvision, where heads have no axis."""
+    """Return the shapes that attention weights have elsewhere, where heads have no axis."""
     shapes = {}
     for prefix, child in module.named_modules():
         if isinstance(child, SelfAttention):
             shapes[f"{prefix}.in_proj_weight"] = child.in_proj_weight.flatten(0, 2).shape
             shapes[f"{prefix}.in_proj_bias"] = child.in_proj_bias.flatten().shape
-        elif isinstance(child, HeadsToStream):
+        elif isinstance(child, HeadsToStream | FromHeads):
             shapes[f"{prefix}.weight"] = child.weight.flatten(1).shape
+        elif isinstance(child, ToHeads):
+            shapes[f"{prefix}.weight"] = child.weight.flatten(0, 1).shape
     return shapes
 
 
@@ -273,6 +287,8 @@ def _misfit(
     takes = (
         "torchvision's weights for it, or a full model of nefl's own"
         if model in TORCHVISION
+        else "the state dict of the full model, under its names, or a Llama's folder of its size"
+        if model.startswith("decoder")
         else "the state dict of the full model, under its names; there are no torchvision weights"
     )
     return f"{source}: does not fit {model}, which takes {takes}. Tensors {found}"

@@ -41,6 +41,7 @@ MODELS: dict[str, Design] = {
     "vit_b_16": ViTDesign(depth=12, heads=12, head_dim=64, mlp_dim=3072, patch=16),
     "vit_tiny": ViTDesign(depth=6, heads=4, head_dim=16, mlp_dim=128, patch=4),
     "decoder_tiny": DecoderDesign(depth=5, dim=64, heads=4, head_dim=16, mlp_dim=192),
+    "decoder_mini": DecoderDesign(depth=4, dim=96, heads=3, head_dim=32, mlp_dim=256),
     "decoder_small": DecoderDesign(depth=6, dim=192, heads=6, head_dim=32, mlp_dim=512),
     "mlp": MLPDesign(dim=128, inner=256, depth=5),
     "conv1d": Conv1dDesign(((32, 2), (64, 2), (128, 2))),

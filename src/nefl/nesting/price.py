@@ -15,17 +15,19 @@ class SubmodelProfile:
         width: kept fraction of channels, one number or one for each stage.
         channels: channels that each stage hands on.
         blocks: initial step size of each block by stage, 0 = absent.
-        params: weights, norm scales and shifts, classifiers; no step sizes, no buffers.
+        params: weights, norm scales and shifts, classifiers; no step sizes, no buffers, nothing
+            that is frozen.
         step_sizes: how many learned step sizes it has.
         macs: multiply-accumulates of its convolutions for one example, as the paper counts.
         macs_total: the same for all layers.
         train_macs: those of a training step for one example: all classifiers and all members
             within that are trained, forward and backward; the mean where steps differ.
         train_memory_bytes: weights, gradients, what the optimiser keeps, buffers, a batch of
-            inputs and the activations that autograd keeps for it. Scratch space of kernels comes
-            on top.
+            inputs and the activations that autograd keeps for it; of frozen weights nothing but
+            themselves. Scratch space of kernels comes on top.
         payload_bytes: what is sent to a client, and again what it sends back.
         activation_bytes: the part of the training memory that a batch takes.
+        frozen: frozen weights under those that are trained; they need memory, once, and no more.
     """
 
     index: int
@@ -43,3 +45,4 @@ class SubmodelProfile:
     train_memory_bytes: int
     payload_bytes: int
     activation_bytes: int = 0
+    frozen: int = 0

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nefl.errors import ConfigError
-from nefl.nesting.modules import StepSize
+from nefl.nesting.modules import StepSize, frozen_names
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec, build_on_meta
@@ -23,8 +23,15 @@ PASSES = 3
 
 
 def count_params(module: nn.Module) -> int:
-    """Count the parameters without step sizes."""
-    return sum(parameter.numel() for parameter in module.parameters()) - count_steps(module)
+    """Count the parameters without step sizes and without what is frozen."""
+    every = sum(parameter.numel() for parameter in module.parameters())
+    return every - count_steps(module) - count_frozen(module)
+
+
+def count_frozen(module: nn.Module) -> int:
+    """Count the frozen parameters."""
+    frozen = frozen_names(module)
+    return sum(p.numel() for name, p in module.named_parameters() if name in frozen)
 
 
 def count_steps(module: nn.Module) -> int:
@@ -70,10 +77,11 @@ def profile_family(
                 step_sizes=count_steps(module),
                 macs=macs,
                 macs_total=macs_total,
-                train_macs=PASSES * count_train_macs(module, signature),
+                train_macs=count_step_macs(module, signature),
                 train_memory_bytes=weight_memory(module, optimiser_copies) + activations,
                 payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
                 activation_bytes=activations,
+                frozen=count_frozen(module),
             )
         )
     return profiles
@@ -100,6 +108,22 @@ def count_macs(module: nn.Module, signature: Signature) -> tuple[int, int]:
     return convolutions // 2, counter.get_total_flops() // 2
 
 
+def count_step_macs(module: nn.Module, signature: Signature) -> int:
+    """Return the MACs of a training step for one example, forward and backward.
+
+    Over frozen weights nothing is computed for their own gradients: what is left is counted.
+    """
+    if not count_frozen(module):
+        return PASSES * count_train_macs(module, signature)
+    counter = FlopCounterMode(display=False)
+    with _mode(module, training=True), counter:
+        outputs = _forward(module, signature.example(1, "meta"), every_exit=False)
+        torch.autograd.backward(outputs.sum())
+    for parameter in module.parameters():
+        parameter.grad = None
+    return counter.get_total_flops() // 2
+
+
 def count_train_macs(module: nn.Module, signature: Signature) -> int:
     """Return the MACs of the forward pass of a training step, for one example."""
     return int(_count(module, signature, every_exit=True).get_total_flops() // 2)
@@ -113,10 +137,16 @@ def _count(module: nn.Module, signature: Signature, *, every_exit: bool) -> Flop
 
 
 def weight_memory(module: nn.Module, optimiser_copies: int = 0) -> int:
-    """Return the bytes of weights, gradients, what an optimiser keeps of them, and buffers."""
-    weights = sum(p.numel() * p.element_size() for p in module.parameters())
+    """Return the bytes of weights, gradients, what an optimiser keeps of them, and buffers.
+
+    Of frozen weights there are neither gradients nor anything that an optimiser keeps.
+    """
+    frozen = frozen_names(module)
+    sizes = {name: p.numel() * p.element_size() for name, p in module.named_parameters()}
+    given = sum(size for name, size in sizes.items() if name in frozen)
+    trained = sum(sizes.values()) - given
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    return (GRADIENTS_TOO + optimiser_copies) * weights + buffers
+    return (GRADIENTS_TOO + optimiser_copies) * trained + given + buffers
 
 
 def batch_memory(module: nn.Module, signature: Signature, batch_size: int) -> int:
@@ -144,11 +174,11 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _forward(module: nn.Module, batch: Tensor, *, every_exit: bool) -> None:
+def _forward(module: nn.Module, batch: Tensor, *, every_exit: bool) -> Tensor:
     # In training, early classifiers are computed too where a model has more than one.
     call = getattr(module, "forward_exits", module) if every_exit else module
     try:
-        call(batch)
+        return call(batch)  # type: ignore[no-any-return]
     except (RuntimeError, ValueError) as error:
         shape = "x".join(map(str, batch.shape[1:]))
         raise ConfigError(f"input {shape}: the model cannot take it ({error})") from error

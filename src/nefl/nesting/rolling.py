@@ -15,6 +15,7 @@ import torch
 
 from nefl.errors import NestingError
 from nefl.nesting.corners import extract
+from nefl.nesting.modules import load_learned
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.state import ServerState
@@ -52,7 +53,7 @@ def check_rolling(family: Family, signature: Signature) -> None:
 def _logits(family: Family, state: ServerState, inputs: torch.Tensor) -> torch.Tensor:
     with torch.random.fork_rng(devices=[]):  # its first weights are not kept
         module = family.build(family.specs[-1]).eval()
-    module.load_state_dict(extract(state, family, len(family)))
+    load_learned(module, extract(state, family, len(family)))
     with torch.no_grad():
         logits: torch.Tensor = module(inputs)
     return logits

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from nefl.errors import NestingError
-from nefl.nesting.modules import BatchNorm, Exit, StepSize
+from nefl.nesting.modules import BatchNorm, Exit, StepSize, frozen_names
 from nefl.own_code import place_of
 from nefl.state import ServerState
 
 Blocks = tuple[tuple[float, ...], ...]
 Layout = Mapping[str, "TensorInfo"]
 
-Role = Literal["parameter", "statistic"]
-"""What a tensor is for: to be learned, or to hold what a module measured (a running mean, say)."""
+Role = Literal["parameter", "statistic", "frozen"]
+"""What a tensor is for: to be learned; to hold what a module measured (a running mean, say); or to
+be there, as the builder gives it, under what is learned."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,36 @@ class Family:
         return tuple(_describe(module, self.per_submodel) for module in self._modules)
 
     def layout(self, submodel: int) -> Layout:
-        """Return the tensors of a submodel, numbered from 1, in the order of its state dict."""
+        """Return the tensors of a submodel, numbered from 1, in the order of its state dict.
+
+        What is frozen is not among them: it is nobody's to send, average or save.
+        """
         return self._layouts[self.index(submodel)].tensors
+
+    def frozen(self, submodel: int) -> Layout:
+        """Return the tensors of a submodel that come with the builder and never change."""
+        return self._layouts[self.index(submodel)].frozen
+
+    @cached_property
+    def base_checksum(self) -> str:
+        """A checksum of all that is frozen, to be compared between machines; "" if nothing is.
+
+        A builder that knows it has it as `base_checksum`; otherwise the full model is built once.
+        """
+        if not any(described.frozen for described in self._layouts):
+            return ""
+        known = getattr(self.build, "base_checksum", None)
+        return known if isinstance(known, str) else self._sum_of_frozen()
+
+    def _sum_of_frozen(self) -> str:
+        digest = hashlib.sha256()
+        with torch.random.fork_rng(devices=[]):
+            tensors = self.build(self.specs[-1]).state_dict()
+        for name in sorted(self.frozen(len(self))):
+            plain = tensors[name].detach().cpu().contiguous()
+            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
+            digest.update(plain.reshape(-1).view(torch.int8).numpy().data if plain.numel() else b"")
+        return digest.hexdigest()
 
     def own_names(self, submodel: int) -> frozenset[str]:
         """Return the names of the tensors that a submodel shares with no other."""
@@ -254,6 +283,8 @@ class Family:
             for name, info in described.tensors.items():
                 own = name in described.own
                 digest.update(f"{name} {info.shape} {info.dtype} {own}\n".encode())
+            for name, info in described.frozen.items():
+                digest.update(f"frozen {name} {info.shape} {info.dtype}\n".encode())
             digest.update(b"--\n")
         return digest.hexdigest()
 
@@ -280,6 +311,7 @@ class _Described:
     """The tensors of one submodel: their roles, which are its own, which belong to early exits."""
 
     tensors: Layout
+    frozen: Layout
     roles: Mapping[str, Role]
     own: frozenset[str]
     exits: frozenset[str]
@@ -307,12 +339,14 @@ def build_on_meta(build: Builder, spec: SubmodelSpec) -> nn.Module:
 
 
 def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _Described:
-    tensors = {
+    every = {
         name: TensorInfo(tuple(tensor.shape), tensor.dtype)
         for name, tensor in module.state_dict().items()
     }
+    given = frozen_names(module)
     buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
-    roles: dict[str, Role] = {n: "statistic" if n in buffers else "parameter" for n in tensors}
+    roles: dict[str, Role] = {n: "statistic" if n in buffers else "parameter" for n in every}
+    roles |= dict.fromkeys(given, "frozen")
     own: set[str] = set()
     exits: set[str] = set()
     for prefix, child in module.named_modules():
@@ -323,9 +357,10 @@ def _describe(module: nn.Module, own_classes: tuple[type[nn.Module], ...]) -> _D
             exits |= names
     params = sum(parameter.numel() for parameter in module.parameters())
     return _Described(
-        MappingProxyType(tensors),
+        MappingProxyType({n: info for n, info in every.items() if n not in given}),
+        MappingProxyType({n: info for n, info in every.items() if n in given}),
         MappingProxyType(roles),
-        frozenset(own),
+        frozenset(own - given),
         frozenset(exits),
         params,
     )
@@ -348,6 +383,18 @@ def check_layouts(described: Sequence[_Described], global_layout: Layout) -> Non
     for number, submodel in enumerate(described, start=1):
         for name, info in submodel.tensors.items():
             _check_tensor(name, info, number, submodel, full, global_layout)
+        for name, info in submodel.frozen.items():
+            _check_frozen(name, info, number, full)
+
+
+def _check_frozen(name: str, info: TensorInfo, number: int, full: _Described) -> None:
+    whole = full.frozen.get(name)
+    if whole is None or not holds(whole.shape, info.shape) or whole.dtype != info.dtype:
+        there = "does not have it frozen" if whole is None else f"has {whole.dtype} {whole.shape}"
+        raise NestingError(
+            f"{name}: frozen in submodel {number}, {info.dtype} {info.shape}, and the full model "
+            f"{there}; freeze the same tensors in all submodels, each the corner of the full one's"
+        )
 
 
 def _check_tensor(
@@ -367,7 +414,7 @@ def _check_tensor(
     if in_full is not None and role != in_full:
         raise NestingError(
             f"{name}: a {role} in submodel {number}, a {in_full} in the full one; register it as "
-            "a parameter in both or as a buffer in both"
+            "a parameter in both or as a buffer in both; freeze it in all submodels or in none"
         )
     if name in submodel.own:
         return

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nefl.errors import NestingError
 from nefl.nesting.corners import corner
-from nefl.nesting.modules import Exit, StepSize
+from nefl.nesting.modules import Exit, StepSize, frozen_names, learned_state
 from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta, holds
 
 EXACT = 20_000_000
@@ -78,7 +78,7 @@ def _check_names(family: Family) -> None:
                 probe = build_on_meta(family.build, replace(spec, blocks=leading, inner_width=None))
             except Exception:  # noqa: S112 - a builder need not build what nobody trains
                 continue
-            if probe.state_dict().keys() == family.layout(number).keys():
+            if learned_state(probe).keys() == family.layout(number).keys():
                 raise NestingError(
                     f"submodel {number} skips blocks between others, and its tensors have the "
                     "names of a model that keeps the first ones instead: number blocks by their "
@@ -119,7 +119,12 @@ def _check_members(family: Family, example: Example, dtype: torch.dtype) -> None
 
 
 def _build(family: Family, spec: SubmodelSpec, dtype: torch.dtype) -> nn.Module:
-    return family.build(spec).to(dtype).eval()
+    module = family.build(spec).to(dtype).eval()
+    # What is frozen is shared by all that the builder makes: nothing may be written there.
+    tensors, frozen = module.state_dict(), frozen_names(module)
+    own = {name: tensors[name].clone() for name in frozen}
+    module.load_state_dict(own, strict=False, assign=True)
+    return module
 
 
 def _as_inputs(example: Example, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -132,9 +137,9 @@ def _draw_values(module: nn.Module) -> None:
 
     So large that a signal neither dies nor explodes through a hundred layers without norms: He's
     rule for weights, small shifts. What starts above 0 everywhere may be a scale or a variance, and
-    stays near 1.
+    stays near 1. What is frozen is given, and stays as it is.
     """
-    for tensor in module.state_dict().values():
+    for tensor in learned_state(module).values():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
         if (tensor > 0).all():

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from nefl.artifacts.facts import MAX_COUNTS, Facts
-from nefl.artifacts.identity import CODE, SETTINGS
+from nefl.artifacts.identity import BASE, CODE, SETTINGS
 from nefl.asking.ways import card_facts
 from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config.learning import LORA
 from nefl.config.run import GIVEN
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
@@ -134,9 +135,10 @@ class Setting:
         """Return checksums of all that the result depends on; the engine is not among it."""
         weights = self.config.model.weights
         known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
-        code = self.code_identity()
+        code, base = self.code_identity(), self.family.base_checksum
         return {
             **known,
+            **({BASE: base} if base else {}),
             SETTINGS: settings_checksum(self.config),
             **self.data_identity(),
             "model": self.family.fingerprint,
@@ -203,6 +205,8 @@ def settings_checksum(config: RunConfig) -> str:
         settings.pop(key)
     settings["data"].pop("cache")
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
+    if config.model.name == LORA and not is_reference(str(config.model.options.get("base", ""))):
+        settings["model"]["options"].pop("base", None)  # the same
     return _sha256(json.dumps(_unusual(settings, RunConfig().to_dict()), sort_keys=True))
 
 
@@ -267,15 +271,18 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     dealt = tuple(map(int, partition.sizes))
     method = method_of(config.model)
     receives, sends = method.objective.receives, method.objective.sends
-    step = find_step(config.server.step, method.step, method=config.model.method, sends=sends)
+    step = find_step(config.server, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
-    check_average(config.server)
     if method.rolling and config.clients.small_first is not None:
         raise ConfigError(
             f"clients.small_first: with {config.model.method} other channels come first each "
             "round, so that none are new; leave it out"
         )
-    return Plan(config, family, cohort, method.rolling, dealt, step, receives, sends)
+    plan = Plan(
+        config, family, cohort, method.rolling, dealt, step, receives, sends, method.average
+    )
+    check_average(plan.server, family, step, sends)
+    return plan
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
@@ -337,13 +344,16 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         return str(Path(path).absolute()) if path and Path(path).exists() else path
 
     options = dict(config.data.options)
-    if isinstance(test_root := options.get("test_root"), str):
-        options["test_root"] = absolute(test_root)
+    for key in ("test_root", "tokenizer"):
+        if isinstance(named := options.get(key), str):
+            options[key] = absolute(named)
     root, cache = absolute(config.data.root), absolute(config.data.cache)
     data = replace(config.data, root=root, cache=cache, options=options)
     partition = replace(config.partition, file=absolute(config.partition.file))
     weights, start = absolute(config.model.weights), absolute(config.model.start)
     model = replace(config.model, weights=weights, start=start)
+    if model.name == LORA and isinstance(base := model.options.get("base"), str):
+        model = replace(model, options={**model.options, "base": absolute(base)})
     return replace(config, model=model, data=data, partition=partition)
 
 

@@ -13,6 +13,7 @@ from nefl.client.training import Given, begin, end
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, NeflError
 from nefl.methods import Method, method_of
+from nefl.nesting.modules import learned_state
 from nefl.nesting.profile import profile_family
 from nefl.nesting.rolling import check_rolling
 from nefl.nesting.signature import Signature
@@ -172,8 +173,9 @@ def _check_step(
     """Make a step of local training without an optimiser, with sets that are all zero."""
     objective = method.objective
     module.train()
-    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    zeros = {n: torch.zeros_like(p) for n, p in module.named_parameters(remove_duplicate=False)}
+    weights = {name: tensor.clone() for name, tensor in learned_state(module).items()}
+    named = module.named_parameters(remove_duplicate=False)
+    zeros = {n: torch.zeros_like(p) for n, p in named if n in weights}
     received, memory = ({s: dict(zeros) for s in o} for o in (objective.receives, objective.keeps))
     within = {
         m: Member(m, family.build(family.specs[m - 1]), family.own_names(m))

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nefl.errors import UpdateError
 from nefl.nesting.corners import corner
 from nefl.nesting.inside import of_member
 from nefl.nesting.spec import Family, Layout
@@ -66,9 +65,8 @@ class Aggregate:
             UpdateError: naming the client, the tensor and the reason.
         """
         task = update.task
-        check_update(update, self._family, self._state.round_number + 1)
-        if task.client in self._clients:
-            raise UpdateError(f"client {task.client}: has an update in this round already")
+        round_number = self._state.round_number + 1
+        check_update(update, self._family, round_number, counted=self._clients)
         weight = update.examples if self._weighting == "examples" else 1
         self._shared.add(task.submodel, update.trained, weight)
         self._weights[task.submodel] += weight

@@ -4,19 +4,23 @@ All have the same protocol, `Average`: one is made anew for each round, is given
 one in the order of the tasks, and then returns the state after the round.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from nefl.config import ServerConfig
-from nefl.errors import ConfigError, UpdateError
+from nefl.errors import ConfigError
+from nefl.nesting.adapters import adapters_of
 from nefl.nesting.spec import Family
 from nefl.own_code import call_own, check_arguments, own_code, place_of
 from nefl.references import import_function, is_reference
-from nefl.server.aggregate import Aggregate
+from nefl.server.aggregate import Aggregate, Weighting
 from nefl.server.check import check_update
+from nefl.server.lowrank import PaddedAverage, ProductAverage
 from nefl.server.robust import RobustAggregate, median_leaves, trimming
+from nefl.server.steps import ServerStep
 from nefl.state import ClientUpdate, ServerState, Tensors
 
 
@@ -33,6 +37,20 @@ class Average(Protocol):
         """Return the state after the round."""
 
 
+class _Plain(Protocol):
+    def __call__(
+        self, state: ServerState, family: Family, *, weighting: Weighting = "equal"
+    ) -> Average: ...
+
+
+PLAIN: Mapping[str, _Plain] = {
+    "mean": Aggregate,
+    "padded": PaddedAverage,
+    "products": ProductAverage,
+}
+"""The averages that need no settings of their own."""
+
+
 def make_average(state: ServerState, family: Family, server: ServerConfig) -> Average:
     """Return the average that a configuration asks for, for one round.
 
@@ -46,18 +64,51 @@ def make_average(state: ServerState, family: Family, server: ServerConfig) -> Av
     """
     if is_reference(server.average):
         return OwnAverage(state, family, server)
-    if server.average == "mean":
-        return Aggregate(state, family, weighting=server.weighting)
+    if server.average in PLAIN:
+        return PLAIN[server.average](state, family, weighting=server.weighting)
     left_out = median_leaves if server.average == "median" else trimming(server.trim)
     return RobustAggregate(state, family, left_out, min_holders=server.min_holders)
 
 
-def check_average(server: ServerConfig) -> None:
-    """Raise unless the average that a configuration names can be had, before a round needs it.
+def find_average(server: ServerConfig, of_method: str, method: str) -> ServerConfig:
+    """Return the server's settings with the average that is part of a method, if it has one.
 
     Raises:
-        ConfigError: if the user's own cannot be imported, or takes other arguments.
+        ConfigError: if the settings ask for another.
     """
+    if not of_method:
+        return server
+    if server.average not in ("mean", of_method):
+        raise ConfigError(
+            f"server.average {server.average!r}: method {method} averages by {of_method!r}; leave "
+            "server.average out, or take another method"
+        )
+    return replace(server, average=of_method)
+
+
+def check_average(
+    server: ServerConfig, family: Family, step: ServerStep | None = None, sends: Sequence[str] = ()
+) -> None:
+    """Raise unless the average that a configuration names can be had, before a round needs it.
+
+    Args:
+        server: the settings.
+        family: what is averaged.
+        step: what is made of the average, if anything.
+        sends: the sets that are averaged likewise.
+
+    Raises:
+        ConfigError: if the user's own cannot be imported, or takes other arguments; or if it needs
+            adapters and there are none.
+    """
+    if server.average in ("padded", "products"):
+        adapters_of(family)
+        if sends or (step is not None and server.average == "products"):
+            what = "sets of its clients" if sends else f"server.step {type(step).__name__}"
+            raise ConfigError(
+                f"server.average {server.average!r}: makes factors anew that {what} cannot follow "
+                "from round to round; leave that out, or average by 'mean'"
+            )
     if is_reference(server.average):
         make = import_function(server.average)
         check_arguments(server.average, make, dict.fromkeys(("state", "family", "weighting")))
@@ -87,13 +138,11 @@ class OwnAverage:
             UpdateError: naming the client, the tensor and the reason.
             OwnCodeError: if the user's code fails.
         """
-        client = update.task.client
-        check_update(update, self._family, self._state.round_number + 1)
-        if client in self._clients:
-            raise UpdateError(f"client {client}: has an update in this round already")
+        round_number = self._state.round_number + 1
+        check_update(update, self._family, round_number, counted=self._clients)
         with own_code(f"{self._who}: add"):
             self._own.add(update)
-        self._clients.add(client)
+        self._clients.add(update.task.client)
 
     def finish(self) -> ServerState:
         """Return the state after the round.

@@ -21,7 +21,12 @@ NOT_FINITE = "values that are not finite"
 
 
 def check_update(
-    update: ClientUpdate, family: Family, round_number: int, sends: Collection[str] = ()
+    update: ClientUpdate,
+    family: Family,
+    round_number: int,
+    sends: Collection[str] = (),
+    *,
+    counted: Collection[int] = (),
 ) -> None:
     """Refuse an update that is not exactly what its task asked for.
 
@@ -30,6 +35,7 @@ def check_update(
         family: the family.
         round_number: the round that it has to be for.
         sends: the sets that it has to bring beside the weights.
+        counted: the clients that have an update in this round.
 
     Raises:
         UpdateError: naming the client, the tensor and the reason.
@@ -56,6 +62,8 @@ def check_update(
         layout = set_layout(family, task.submodel)
         for name in sends:
             _check_tensors(who, f"{name} of ", update.sent[name], layout)
+    if task.client in counted:
+        raise UpdateError(f"{who}: has an update in this round already")
 
 
 def _check_tensors(who: str, what: str, tensors: Tensors, layout: Layout) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nefl.errors import UpdateError
 from nefl.nesting.corners import corner
 from nefl.nesting.inside import of_member
 from nefl.nesting.spec import Family
@@ -64,9 +63,8 @@ class RobustAggregate:
             UpdateError: naming the client, the tensor and the reason.
         """
         task = update.task
-        check_update(update, self._family, self._state.round_number + 1)
-        if task.client in self._updates:
-            raise UpdateError(f"client {task.client}: has an update in this round already")
+        round_number = self._state.round_number + 1
+        check_update(update, self._family, round_number, counted=self._updates)
         copies = {name: tensor.detach().cpu().clone() for name, tensor in update.trained.items()}
         self._updates[task.client] = task.submodel, copies
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nefl.config import StepConfig
+from nefl.config import ServerConfig, StepConfig
 from nefl.errors import ConfigError
 from nefl.own_code import call_own
 from nefl.references import import_function, is_reference
@@ -62,11 +62,14 @@ class ServerStep:
         keeps: the sets that it remembers from round to round, by name.
         starts: what the elements of a set are before the first round; 0 if left out.
         needs: the sets that clients have to send for it.
+        counts_heads: whether its rule holds only where clients count equally, whatever their
+            examples.
     """
 
     keeps: tuple[str, ...] = ()
     starts: Mapping[str, float] = {}
     needs: tuple[str, ...] = ()
+    counts_heads: bool = False
 
     def step(self, cell: Cell) -> Tensor:
         """Return new values for the elements of a cell."""
@@ -148,6 +151,7 @@ class Scaffold(ServerStep):
 
     keeps = ("control",)
     needs = ("control",)
+    counts_heads = True
 
     def step(self, cell: Cell) -> Tensor:
         """Return new values for the elements of a cell."""
@@ -164,6 +168,7 @@ class FedDyn(ServerStep):
     """
 
     keeps = ("drift",)
+    counts_heads = True
 
     def step(self, cell: Cell) -> Tensor:
         """Return new values for the elements of a cell."""
@@ -181,7 +186,7 @@ STEPS: Mapping[str, type[Momentum] | type[Adam]] = {
 
 
 def find_step(
-    config: StepConfig,
+    server: ServerConfig,
     of_method: ServerStep | None = None,
     *,
     method: str = "",
@@ -190,14 +195,16 @@ def find_step(
     """Return the step that a configuration or its method asks for; None for the plain average.
 
     Args:
-        config: the `server.step` settings.
+        server: the `server` settings, of which `step` and `weighting` count here.
         of_method: the step that is part of the method, if it has one.
         method: the method's name, for messages.
         sends: the sets that the method's clients send.
 
     Raises:
-        ConfigError: if both ask for one, or the user's own is none, or needs what nobody sends.
+        ConfigError: if both ask for one, or the user's own is none, or needs what nobody sends, or
+            clients' weights are not such as it can go by.
     """
+    config = server.step
     if of_method is not None:
         if config != StepConfig():
             raise ConfigError(
@@ -205,7 +212,7 @@ def find_step(
                 "server.step out, or take another method"
             )
         _check_starts(of_method, method)
-        return _checked(of_method, method, sends)
+        return _checked(of_method, method, sends, server)
     if config.name == "mean":
         return None
     if not is_reference(config.name):
@@ -217,7 +224,7 @@ def find_step(
             "nefl.ServerStep"
         )
     _check_starts(made, config.name)
-    return _checked(made, config.name, sends)
+    return _checked(made, config.name, sends, server)
 
 
 def _check_starts(step: ServerStep, who: str) -> None:
@@ -232,7 +239,9 @@ def _check_starts(step: ServerStep, who: str) -> None:
         )
 
 
-def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
+def _checked(
+    step: ServerStep, who: str, sends: Collection[str], server: ServerConfig
+) -> ServerStep:
     """Return a step whose sets can be named as it does, and that gets what it needs.
 
     Raises:
@@ -244,6 +253,11 @@ def _checked(step: ServerStep, who: str, sends: Collection[str]) -> ServerStep:
         raise ConfigError(
             f"{who}: its step needs {', '.join(missing)} from every client, and they send "
             f"{', '.join(sends) or 'nothing'} beside their weights; take a method that sends it"
+        )
+    if step.counts_heads and server.weighting != "equal":
+        raise ConfigError(
+            f"{who}: its step {type(step).__name__} counts heads, and server.weighting is "
+            f"{server.weighting!r}; set it to 'equal', or take another method"
         )
     return step
 

@@ -46,22 +46,25 @@ class Predictor:
 
     Args:
         path: the file.
+        model: the function that makes the family of a user's own model, for an elastic file of it.
 
     Raises:
         NeflError: if the file or its runtime cannot be used.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, model: str | None = None) -> None:
         self._elastic: ElasticModel | None = None
         self._runner: Runner | None = None
         self._lock = Lock()  # not every runtime lets two threads into one network
         place = Path(path)
         if recognise(place) == "safetensors" and is_elastic(place):
-            self._elastic = ElasticModel(load(place))
+            self._elastic = ElasticModel(load(place, model))
             self.card: Card = self._elastic.trained.card
             for number in range(1, len(self._elastic.trained) + 1):
                 try_out(place, self.card, partial(self._elastic, submodel=number))
             self._elastic.measure()
+        elif model is not None:
+            raise ConfigError(f"{place}: holds one submodel; a model is named for elastic files")
         else:
             self._runner = open_model(place)
             self.card = self._runner.card

@@ -107,7 +107,8 @@ class Task:
             )
         if not self.metrics:
             raise ConfigError(f"task {self.name}: name a metric or more, the most important first")
-        found = tuple(m if isinstance(m, Metric) else find_metric(m) for m in self.metrics)
+        listed = (self.metrics,) if isinstance(self.metrics, str | Metric) else self.metrics
+        found = tuple(m if isinstance(m, Metric) else find_metric(m) for m in listed)
         if self.labels is not None:
             self._check_labels(self.labels)
         _check_names([metric.name for metric in found], self.name)

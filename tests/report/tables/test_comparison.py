@@ -66,6 +66,23 @@ def test_a_setting_that_tells_rows_apart_is_in_their_names_and_noted(make_run: M
     assert note.startswith("local.epochs is not the same for all: 1 (nefl-wd local.epochs=1)")
 
 
+def test_notes_name_the_section_where_rows_of_one_name_differ(make_run: MakeRun) -> None:
+    paths = [
+        make_run(
+            f"{method}-{data}",
+            [[0.1]],
+            settings={"data.name": data, "model.method": method, "local.epochs": epochs},
+        )
+        for method, data, epochs in (
+            ("nefl-wd", "digits", 1),
+            ("nefl-wd", "synthetic", 5),
+            ("fjord", "synthetic", 5),
+        )
+    ]
+    (note,) = compare(read_runs(paths)[0]).notes
+    assert note == ("local.epochs is not the same for all: 1 (nefl-wd on digits); 5 for the others")
+
+
 def test_settings_without_effect_do_not_split_a_row(make_run: MakeRun) -> None:
     paths = [
         make_run("a", [[0.1]], settings={"seed": 0, "engine.name": "serial", "about": "one"}),

@@ -55,7 +55,10 @@ class Order:
         run: what a client needs to set up the run, as JSON values; empty for one's own clients.
         receives: the sets that come with the weights.
         sends: the sets that must go back with the weights.
-        oldest: the round of the oldest checkpoint; what a client kept before is needed no more.
+        counted: the rounds in which the client's update counted, as far back as a checkpoint could
+            need what it kept then; it goes on from the last of them.
+        base: the checksum of what is frozen in the family, which the client must have; empty if
+            nothing is.
     """
 
     task: TrainTask
@@ -66,7 +69,8 @@ class Order:
     run: Mapping[str, Any]
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
-    oldest: int = 0
+    counted: tuple[int, ...] = ()
+    base: str = ""
 
     def with_submodel(self, submodel: int) -> "Order":
         """Return the same order for another submodel."""

@@ -64,8 +64,8 @@ def l1_norms(state: ServerState, family: Family) -> list[OfSubmodel]:
             if isinstance(child, BatchNorm | StepSize):
                 continue
             for key, parameter in own.items():
-                if parameter.ndim >= 2:
+                tensor = tensors.get(f"{name}.{key}".strip("."))  # none of what is frozen
+                if parameter.ndim >= 2 and tensor is not None:
                     place = name if key == "weight" else f"{name}.{key}".strip(".")
-                    value = float(tensors[f"{name}.{key}".strip(".")].abs().mean())
-                    found.append(OfSubmodel(submodel, place, value))
+                    found.append(OfSubmodel(submodel, place, float(tensor.abs().mean())))
     return found

@@ -158,12 +158,12 @@ def compare(
     gathered = gather(runs)
     settings = [each.settings for each in gathered]
     varied = varied_keys(settings)
-    names = [each.name for each in gathered]
     notes = [note for each in gathered for note in left_out_of_means(each)]
     places: dict[str, list[Row]] = {}
     for each in gathered:
         published = published_for(each.runs[0]) if paper else None
-        notes += not_as_published(each.name, each.runs[0], published)
+        who = f"{each.name} on {each.title}" if each.title else each.name
+        notes += not_as_published(who, each.runs[0], published)
         row = _row(each.name, each.runs, targets, published)
         places.setdefault(each.title, []).append(row)
     if sort:
@@ -172,7 +172,7 @@ def compare(
             for title, rows in places.items()
         }
     notes += unlike_metrics(gathered)
-    notes += unlike_settings(settings, varied, names)
+    notes += unlike_settings(gathered, varied)
     notes += unlike_families(gathered)
     if targets:
         notes += unlike_evaluations(gathered)

@@ -111,6 +111,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
                 name: {"mean": found.mean, "spread": found.spread, "values": list(found.values)}
                 for name, found in row.measures.items()
             },
+            "submodels": [list(run.scores) for run in row.runs],
             "rounds_to": {
                 f"{target:g}": {
                     "mean": found.mean,

@@ -1,13 +1,15 @@
 """What a reader must know to read a comparison rightly: what is not the same, what is left out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from nefl.report.reading.gathering import SECTIONS, WITHOUT_EFFECT, Gathered, say_setting
 from nefl.report.reading.published import ALIKE, PUBLISHED, Published
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import with_arrow
 from nefl.wording import counted
+
+Value = TypeVar("Value", str, int, bool)
 
 
 def left_out_of_means(each: Gathered) -> list[str]:
@@ -19,30 +21,21 @@ def left_out_of_means(each: Gathered) -> list[str]:
 
 def unlike_metrics(gathered: Sequence[Gathered]) -> list[str]:
     """Say that rows are measured by several metrics, so that nobody compares across them."""
-    holders: dict[str, list[str]] = {}
-    for each in gathered:
-        held = holders.setdefault(with_arrow(each.runs[0].metric), [])
-        if each.name not in held:
-            held.append(each.name)
+    holders = _holders(gathered, [with_arrow(each.runs[0].metric) for each in gathered])
     if len(holders) < 2:
         return []
     told = "; ".join(f"{metric}: {', '.join(names)}" for metric, names in holders.items())
     return [f"not measured by the same, so in tables of their own ({told})"]
 
 
-def unlike_settings(
-    settings: Sequence[Mapping[str, Any]], varied: Sequence[str], names: Sequence[str]
-) -> list[str]:
+def unlike_settings(gathered: Sequence[Gathered], varied: Sequence[str]) -> list[str]:
     """Say in which further settings the rows differ, so that nobody takes them for equal."""
     notes = []
     for key in varied:
         if key in (*SECTIONS, "model.method"):
             continue
-        holders: dict[str, list[str]] = {}
-        for own, name in zip(settings, names, strict=True):
-            value = "none" if own.get(key) is None else str(own.get(key))
-            if name not in holders.setdefault(value, []):
-                holders[value].append(name)
+        found = [each.settings.get(key) for each in gathered]
+        holders = _holders(gathered, ["none" if value is None else str(value) for value in found])
         most = max(holders, key=lambda value: len(holders[value]))
         told = [f"{v} ({', '.join(who)})" for v, who in holders.items() if v != most]
         notes.append(f"{key} is not the same for all: {'; '.join(told)}; {most} for the others")
@@ -51,16 +44,26 @@ def unlike_settings(
 
 def unlike_families(gathered: Sequence[Gathered]) -> list[str]:
     """Say that families have other numbers of submodels, where they have."""
-    sizes: dict[int, list[str]] = {}
-    for each in gathered:
-        count = len(each.runs[0].scores)
-        if count and each.name not in sizes.setdefault(count, []):
-            sizes[count].append(each.name)
+    measured = [each for each in gathered if each.runs[0].scores]
+    sizes = _holders(measured, [len(each.runs[0].scores) for each in measured])
     if len(sizes) < 2:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
     note = f"numbers of submodels differ, so worst and average are not over the same ({told})"
     return [f"{note}; the best is marked among the largest families"]
+
+
+def _holders(gathered: Sequence[Gathered], values: Sequence[Value]) -> dict[Value, list[str]]:
+    """Return who has each value: by name, and with the section where rows of a name differ."""
+    held: dict[str, set[Value]] = {}
+    for each, value in zip(gathered, values, strict=True):
+        held.setdefault(each.name, set()).add(value)
+    holders: dict[Value, dict[str, None]] = {}
+    for each, value in zip(gathered, values, strict=True):
+        alone = len(held[each.name]) == 1
+        name = each.name if alone or not each.title else f"{each.name} on {each.title}"
+        holders.setdefault(value, {})[name] = None
+    return {value: list(names) for value, names in holders.items()}
 
 
 def unlike_evaluations(gathered: Sequence[Gathered]) -> list[str]:
@@ -86,10 +89,10 @@ def not_as_published(name: str, run: Run, published: Published | None) -> list[s
 
 def without_published(gathered: Sequence[Gathered]) -> list[str]:
     """Say which rows have no published figures because they are measured by something else."""
-    others = [each.name for each in gathered if each.runs[0].metric.name != PUBLISHED]
-    if not others:
+    holders = _holders(gathered, [each.runs[0].metric.name == PUBLISHED for each in gathered])
+    if False not in holders:
         return []
-    told = ", ".join(dict.fromkeys(others))
+    told = ", ".join(holders[False])
     return [f"published figures are of {PUBLISHED}; none stand beside {told}"]
 
 

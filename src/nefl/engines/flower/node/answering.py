@@ -28,6 +28,7 @@ from nefl.engines.flower.messages import (
     wish_content,
 )
 from nefl.errors import ConfigError, RunError, UpdateError
+from nefl.nesting.modules import learned_state, load_learned
 from nefl.nesting.sets import extract_all, travel_layout
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors, TrainTask
@@ -82,7 +83,7 @@ def nested_client(
     ) -> ClientUpdate:
         model = load_submodel(the_family(), order.task.submodel, tensors)
         examples, metrics = run_train(model, order.task, context, config)
-        return ClientUpdate(order.task, model.state_dict(), examples, metrics)
+        return ClientUpdate(order.task, learned_state(model), examples, metrics)
 
     app = ClientApp()
 
@@ -175,6 +176,12 @@ def check_family(family: Family, order: Order) -> None:
             "the model was built otherwise here than on the server; give both the same code, "
             "settings and versions"
         )
+    if family.base_checksum != order.base:
+        raise RunError(
+            f"the base under the adapters is another here ({family.base_checksum[:12]}) than on "
+            f"the server ({order.base[:12]}); copy the server's folder to this node, and name it "
+            "with model-base in the node config where it lies elsewhere"
+        )
 
 
 def take_weights(content: RecordDict, order: Order, family: Family, submodel: int) -> Tensors:
@@ -191,7 +198,7 @@ def take_weights(content: RecordDict, order: Order, family: Family, submodel: in
 def load_submodel(family: Family, submodel: int, tensors: Tensors) -> nn.Module:
     """Build a submodel with these weights."""
     model = family.build(family.specs[family.index(submodel)])
-    model.load_state_dict(dict(tensors))
+    load_learned(model, tensors)
     return model
 
 

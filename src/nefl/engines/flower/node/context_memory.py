@@ -22,22 +22,23 @@ class ContextMemory:
         state: the context's state, which Flower keeps until the node's next message.
         client: the client's number.
         round_number: the round that it trains in.
-        oldest: the round of the server's oldest checkpoint, to which the run may go back.
+        counted: the rounds in which its update counted, as far as they may be needed, in order;
+            the server says so, a node cannot know.
     """
 
     state: RecordDict
     client: int
     round_number: int
-    oldest: int
+    counted: tuple[int, ...]
 
     def load(self) -> tuple[int, Tensors] | None:
-        """Return what the client kept last, of an earlier round, and in which.
+        """Return what the client kept when its update counted last, and in which round.
 
         Raises:
             RunError: if it is damaged.
         """
-        last = max((r for r in self._rounds() if r < self.round_number), default=None)
-        if last is None:
+        last = self.counted[-1] if self.counted else None
+        if last is None or last not in self._rounds():  # a new context: another Flower run, or node
             return None
         try:
             data = self.state.array_records[self._key(last)][WEIGHTS].data
@@ -47,11 +48,8 @@ class ContextMemory:
 
     def save(self, tensors: Tensors) -> None:
         """Keep what the client has after this round, and drop what is needed no more."""
-        known = self._rounds()
-        needed = max((r for r in known if r <= self.oldest), default=0)
-        for number in known:
-            # Later ones are of rounds that did not count: the run went back over them.
-            if number < needed or number >= self.round_number:
+        for number in self._rounds():
+            if number not in self.counted:
                 del self.state[self._key(number)]
         self.state[self._key(self.round_number)] = to_arrays(tensors)
 

@@ -6,9 +6,11 @@ nefl's cache, memory-mapped, and the partition in a file beside it.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from nefl.engines.flower.capability import (
 from nefl.engines.flower.messages import Order, read_order
 from nefl.engines.flower.node.answering import Choose, answer
 from nefl.engines.flower.node.context_memory import ContextMemory
+from nefl.engines.flower.source import check_source
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import DataError
@@ -42,9 +45,9 @@ from nefl.tasks.finding import load_task
 from nefl.tasks.own_examples import own_examples
 from nefl.tasks.task import Task
 
-OWN_DATA, ROOT, CACHE = "own-data", "data-root", "data-cache"
-"""Keys of the node config: the node's own data, where the run's data lies here, and the folder for
-decoded data."""
+OWN_DATA, ROOT, CACHE, BASE = "own-data", "data-root", "data-cache", "model-base"
+"""Keys of the node config: the node's own data, where the run's data lies here, the folder for
+decoded data, and the folder of the base under a run's adapters."""
 
 
 def site_client(*, choose: Choose | None = None) -> ClientApp:
@@ -53,7 +56,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
     The server sends the settings of the run with every task. Node config: `partition-id` is the
     client's number; `own-data` names a file or folder with the node's own
     examples, without which it takes its part of the run's data set; `tier`, `memory` (bytes),
-    `data-root`, `data-cache` and `device` are optional.
+    `data-root`, `data-cache`, `model-base` and `device` are optional.
 
     Args:
         choose: which submodel this node takes, see `nested_client`.
@@ -64,7 +67,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
     def _train(message: Message, context: Context) -> Message:
         order = read_order(message.content)
         node = {str(key): value for key, value in context.node_config.items()}
-        config, family = _family(json.dumps(order.run, sort_keys=True))
+        config, family = _checked_family(order.run, node)
         tune_process(config.engine.threads)
 
         def carry_out(
@@ -72,7 +75,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         ) -> ClientUpdate:
             text = json.dumps(taken.run, sort_keys=True), json.dumps(node, sort_keys=True)
             task = taken.task
-            keeper = ContextMemory(context.state, task.client, task.round_number, taken.oldest)
+            keeper = ContextMemory(context.state, task.client, task.round_number, taken.counted)
             return _site(*text, task.client).train(task, tensors, keeper)
 
         return answer(message, context, order, family, carry_out, choose)
@@ -83,7 +86,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         device = training_device(context.node_config, run or {})
         known = own_capability(context.node_config, device)
         if run is not None:
-            config, family = _family(json.dumps(run, sort_keys=True))
+            config, family = _checked_family(run, context.node_config)
             tune_process(config.engine.threads)
             signature = Signature.from_dict(run["signature"])
             batch = config.local.batch_size
@@ -94,11 +97,25 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
     return app
 
 
+def _checked_family(run: Mapping[str, Any], node: Mapping[str, object]) -> tuple[RunConfig, Family]:
+    """Return the run's settings and family, if what they name is the server's code here too.
+
+    Raises:
+        NeflError: if it is not, or the family cannot be built.
+    """
+    config = config_from(run["config"], "the server's settings")
+    check_source(config, run.get("source", {}), own_data=OWN_DATA in node)
+    return _family(json.dumps(run, sort_keys=True), _base(node))
+
+
 # A simulation's processes live on from message to message: what was set up is kept there.
 @lru_cache(maxsize=2)
-def _family(run: str) -> tuple[RunConfig, Family]:
+def _family(run: str, base: str) -> tuple[RunConfig, Family]:
     given = json.loads(run)
     config = config_from(given["config"], "the server's settings")
+    if base:
+        options = {**config.model.options, "base": base}
+        config = replace(config, model=replace(config.model, options=options))
     signature = Signature.from_dict(given["signature"])
     return config, family_of(config.model, signature, given["arguments"])
 
@@ -107,7 +124,7 @@ def _family(run: str) -> tuple[RunConfig, Family]:
 def _common(run: str, node: str) -> tuple[RunConfig, Task, Partition | None]:
     """Return what all clients of a process share: settings, data and, unless own, its partition."""
     given, local = json.loads(run), json.loads(node)
-    config, _ = _family(run)
+    config, _ = _family(run, _base(local))
     cache = local.get(CACHE) or default_cache()
     own = local.get(OWN_DATA)
     if own is not None:
@@ -126,15 +143,20 @@ def _common(run: str, node: str) -> tuple[RunConfig, Task, Partition | None]:
 @lru_cache(maxsize=8)
 def _site(run: str, node: str, client: int) -> Site:
     config, learned, partition = _common(run, _without_number(node))
-    _, family = _family(run)
+    _, family = _family(run, _base(json.loads(node)))
     device = pick_device(str(json.loads(node).get(DEVICE, config.engine.device)))
     if partition is None:
         partition = _all_for_one(learned.train_examples, client, config.clients.count)
     return Site(config, family, learned, partition, device)
 
 
+def _base(node: Mapping[str, object]) -> str:
+    """Return where the base of the run's adapters lies on this node, if not as on the server."""
+    return str(node.get(BASE, ""))
+
+
 def _without_number(node: str) -> str:
-    settings = {k: v for k, v in json.loads(node).items() if k in (OWN_DATA, ROOT, CACHE)}
+    settings = {k: v for k, v in json.loads(node).items() if k in (OWN_DATA, ROOT, CACHE, BASE)}
     return json.dumps(settings, sort_keys=True)
 
 

@@ -1,7 +1,7 @@
 """The engine that carries tasks to Flower's nodes and their updates back."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from nefl.engines.flower.server.exchange import Exchange, Sent
 from nefl.engines.flower.server.task_messages import Link
@@ -30,12 +30,17 @@ class FlowerEngine:
         Whatever a node does wrong, and a node that does nothing until the deadline, cost its task.
         """
         self._throw_away_late()
+        self._link.counted.begin(state.round_number)
         exchange = Exchange(self._link, state, tasks)
         try:
             yield from exchange.run(time.monotonic() + self._link.flower.deadline)
         finally:
             self._overdue |= exchange.overdue | exchange.pending
             exchange.note_traffic()
+
+    def settle(self, round_number: int, counted: Collection[int]) -> None:
+        """Note whose updates counted: a node is told with its client's next task."""
+        self._link.counted.settle(round_number, counted)
 
     def evaluate(self, state: ServerState, submodels: Sequence[int]) -> list[Evaluation]:
         """Measure submodels on the server's test set."""

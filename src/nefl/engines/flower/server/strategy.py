@@ -103,8 +103,8 @@ class NestedStrategy(Strategy):
         self._profiles, self._examples = tuple(profiles), tuple(examples)
         self._memory = tuple(memory) or tuple(p.train_memory_bytes for p in self._profiles)
         self._rolling = rolling
-        self._step = find_step(self._config.server.step)
-        check_average(self._config.server)
+        self._step = find_step(self._config.server)
+        check_average(self._config.server, self._family, self._step)
         self._check()
         self._fleet = self._simulated_devices()
         self._link: Link | None = None

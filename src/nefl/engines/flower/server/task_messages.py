@@ -1,6 +1,6 @@
 """The server's link to its nodes: what a task looks like as a message."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from nefl.engines.flower.messages import (
     state_to_arrays,
     to_arrays,
 )
+from nefl.engines.flower.server.counted import CountedRounds
 from nefl.engines.flower.server.mailbox import Mailbox, Note
 from nefl.engines.flower.server.roster import NodeRoster
 from nefl.nesting.sets import extract_all, memory_layout
@@ -36,7 +37,7 @@ class Link:
         memory: bytes that training each submodel takes, smallest first; empty if unknown.
         receives: the sets that clients receive with the weights.
         sends: the sets that they send with theirs.
-        oldest: tells the round of the oldest checkpoint.
+        counted: in which rounds each client's update counted.
     """
 
     mailbox: Mailbox
@@ -48,7 +49,7 @@ class Link:
     memory: Sequence[int] = ()
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
-    oldest: Callable[[], int] = lambda: 0
+    counted: CountedRounds = field(default_factory=CountedRounds)
 
     def order(self, task: TrainTask) -> Order:
         """Return what a client is told beside the weights."""
@@ -61,7 +62,8 @@ class Link:
             dict(self.run),
             self.receives,
             self.sends,
-            self.oldest(),
+            self.counted.of(task.client),
+            self.family.base_checksum,
         )
 
 

@@ -1,0 +1,267 @@
+"""Low-rank adapters on a frozen base, nested by rank: a smaller rank is a leading corner.
+
+An adapter adds `scaling · B·A` to a linear map's weight. The leading r rows of A and columns of B
+are the adapter of rank r; the scaling, alpha/rank, is one number of the family, so that a corner
+means the same at each rank. `peft` wraps the layers and gives the tensors their names.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from nefl.errors import ConfigError
+from nefl.models.base import Base, need_text
+from nefl.nesting.adapters import Adapted, Factors
+from nefl.nesting.spec import SubmodelSpec, kept_channels
+
+ADAPTER = "default"
+"""What `peft` calls the one adapter."""
+
+LINEAR = ("Linear", "Conv1D")
+"""Classes that take an adapter: torch's linear map, and the transposed one of GPT-2."""
+
+
+class LoraModel(Adapted):
+    """A base with adapters; `forward` returns logits.
+
+    Args:
+        base: the base, with `peft`'s layers in it.
+        rank: of its adapters.
+        scaling: alpha/rank.
+        outputs: leading logits that count; a base may have more tokens than the data.
+        fixed_a: whether A is frozen too.
+        source: where the base is from.
+    """
+
+    def __init__(
+        self,
+        base: nn.Module,
+        rank: int,
+        scaling: float,
+        outputs: int | None,
+        *,
+        fixed_a: bool,
+        source: Base,
+    ) -> None:
+        super().__init__()
+        self.base = base
+        self.source = source
+        self.rank, self.scaling, self._outputs = rank, scaling, outputs
+        self._causal = hasattr(base, "generate")  # a model of transformers
+        self.factors = tuple(
+            Factors(f"base.{name}.lora_A.{ADAPTER}.weight", f"base.{name}.lora_B.{ADAPTER}.weight")
+            for name in self.adapted
+        )
+        if fixed_a:
+            for pair in self.factors:
+                self.get_parameter(pair.a).requires_grad_(False)
+        self.freeze()
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """The modules of the base that have an adapter, by name."""
+        return tuple(n for n, layer in self._layers() if ADAPTER in layer.lora_A)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weights under the adapters are [in, out], as GPT-2's are."""
+        return any(type(layer.base_layer).__name__ == "Conv1D" for _, layer in self._layers())
+
+    def _layers(self) -> list[tuple[str, Any]]:
+        return [(n, child) for n, child in self.base.named_modules() if hasattr(child, "lora_A")]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits for tokens [batch, length], or whatever the base gives for its inputs."""
+        if not self._causal:
+            outputs = self.base(inputs)
+            return outputs if isinstance(outputs, Tensor) else cast("Tensor", outputs.logits)
+        return run_causal(self.base, inputs)[..., : self._outputs]
+
+    def merged(self) -> nn.Module:
+        """Return the base with the adapters added to its weights; this module is used up.
+
+        The base's own tensors stay as they are: what changes is made anew.
+        """
+        for name, layer in self._layers():
+            plain = layer.base_layer
+            if ADAPTER in layer.lora_A:
+                with torch.no_grad():
+                    total = plain.weight + layer.get_delta_weight(ADAPTER).to(plain.weight.dtype)
+                plain.weight = nn.Parameter(total, requires_grad=False)
+            parent, _, last = name.rpartition(".")
+            setattr(self.base.get_submodule(parent), last, plain)
+        return self.base
+
+    def plain(self) -> nn.Module:
+        """Return a network without adapters that gives the same logits; this one is used up."""
+        merged = self.merged()
+        return Causal(merged, self._outputs).eval() if self._causal else merged.eval()
+
+
+class Causal(nn.Module):
+    """A causal language model of `transformers` as a plain network from tokens to logits."""
+
+    def __init__(self, model: nn.Module, outputs: int | None = None) -> None:
+        super().__init__()
+        self.model, self._outputs = model, outputs
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of every token."""
+        return run_causal(self.model, tokens)[..., : self._outputs]
+
+
+def run_causal(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the logits that a causal language model gives for tokens [batch, length]."""
+    # On the meta device there are no values to ask whether texts are packed together.
+    length = tokens.shape[1]
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device="meta")
+    given = {"attention_mask": mask} if tokens.is_meta else {}
+    return cast("Tensor", model(input_ids=tokens, use_cache=False, **given).logits).float()
+
+
+@dataclass(frozen=True)
+class LoraBuilder:
+    """Builds the members of a family of adapters; it can be sent to another process.
+
+    Attributes:
+        base: what the adapters are on.
+        targets: the modules that have one, by name.
+        rank: of the full member.
+        scaling: alpha/rank, the same for all.
+        outputs: leading logits that count.
+        blocks: the name of the base's list of blocks, where members differ in depth.
+        cut: whether a member's base ends with its blocks; otherwise only adapters are left out.
+        fixed_a: whether A stays as it is drawn (FFA-LoRA).
+        seed: where it is drawn from then.
+    """
+
+    base: Base
+    targets: tuple[str, ...]
+    rank: int
+    scaling: float
+    outputs: int | None = None
+    blocks: str = ""
+    cut: bool = False
+    fixed_a: bool = False
+    seed: int = 0
+
+    @property
+    def base_checksum(self) -> str:
+        """The checksum of the base."""
+        return self.base.checksum
+
+    def __call__(self, spec: SubmodelSpec) -> LoraModel:
+        """Build the module of a spec: its width is the share of the full rank."""
+        rank = kept_channels(self.rank, spec.stage_width(0))
+        on_meta = torch.empty(0).is_meta
+        base = self.base.skeleton() if on_meta else self.base.module()
+        kept = sum(map(bool, spec.blocks[0]))
+        if self.blocks and self.cut:
+            cut_base(base, self.blocks, kept)
+        mine = self.targets_of(kept)
+        inject(base, mine if self.cut else self.targets, rank, self.scaling)
+        for name in set() if self.cut else {*self.targets} - {*mine}:
+            # Wrapped all the same: the tensors under an adapter have other names than without.
+            layer: Any = base.get_submodule(name)
+            layer.lora_A.pop(ADAPTER)
+            layer.lora_B.pop(ADAPTER)
+        model = LoraModel(
+            base, rank, self.scaling, self.outputs, fixed_a=self.fixed_a, source=self.base
+        )
+        if self.fixed_a and not on_meta:
+            for pair in model.factors:
+                parameter = model.get_parameter(pair.a)
+                whole = self._drawn(pair.a, parameter.shape[1])
+                parameter.data.copy_(whole[: parameter.shape[0]])
+        return model
+
+    def targets_of(self, kept: int) -> tuple[str, ...]:
+        """Return the modules that have an adapter in a member with so many blocks."""
+        within = re.compile(rf"{re.escape(self.blocks)}\.(\d+)\.")
+        found = [(name, within.match(name)) for name in self.targets]
+        return tuple(n for n, m in found if not self.blocks or m is None or int(m[1]) < kept)
+
+    def _drawn(self, name: str, width: int) -> Tensor:
+        """Return all rows of an A that is never trained: the same wherever it is drawn."""
+        digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+        bound = width**-0.5
+        return torch.empty(self.rank, width).uniform_(-bound, bound, generator=generator)
+
+
+def inject(base: nn.Module, targets: Sequence[str], rank: int, scaling: float) -> None:
+    """Put adapters of a rank on modules of a base, in float32, B all zero."""
+    peft = need_text("peft")
+    every = "|".join(map(re.escape, targets))
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=scaling * rank,
+        target_modules=f"(?:{every})",
+        fan_in_fan_out=any(type(base.get_submodule(n)).__name__ == "Conv1D" for n in targets),
+    )
+    base.requires_grad_(False)
+    peft.inject_adapter_in_model(config, base, ADAPTER)
+    for name in targets:
+        layer: Any = base.get_submodule(name)
+        layer.lora_A.float()
+        layer.lora_B.float()
+        layer.scaling[ADAPTER] = scaling  # not by way of alpha, which would be rounded
+
+
+def cut_base(base: nn.Module, blocks: str, kept: int) -> None:
+    """Let a base end after its first blocks."""
+    parent, _, last = blocks.rpartition(".")
+    listed = cast("nn.ModuleList", base.get_submodule(blocks))
+    setattr(base.get_submodule(parent), last, listed[:kept])
+    config = getattr(base, "config", None)
+    if config is not None:
+        config.num_hidden_layers = kept
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:kept]
+
+
+def find_targets(base: nn.Module, patterns: Sequence[str], source: str) -> tuple[str, ...]:
+    """Return the linear maps of a base that patterns name, in the base's order.
+
+    A pattern is the end of a module's name (`q_proj`), or has wildcards for all of it
+    (`model.layers.?.mlp.*`).
+
+    Raises:
+        ConfigError: naming a pattern that no linear map has.
+    """
+    linear = [n for n, child in base.named_modules() if type(child).__name__ in LINEAR]
+    found: set[str] = set()
+    for pattern in patterns:
+        named = {n for n in linear if fnmatchcase(n, pattern) or f".{n}".endswith(f".{pattern}")}
+        if not named:
+            ends = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+            raise ConfigError(
+                f"targets: {pattern!r} names no linear map of {source}; its linear maps end in "
+                f"{ends or '(it has none)'}"
+            )
+        found |= named
+    return tuple(name for name in linear if name in found)
+
+
+def find_blocks(base: nn.Module, name: str | None, source: str) -> str:
+    """Return the name of a base's list of blocks: the longest, unless one is named.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    lists = {n: child for n, child in base.named_modules() if isinstance(child, nn.ModuleList)}
+    if name is not None and name in lists:
+        return name
+    if name is not None or not lists:
+        raise ConfigError(
+            f"blocks: {source} has no list {name or 'of blocks'}; there are "
+            f"{', '.join(lists) or 'none, so it cannot be nested in depth'}"
+        )
+    longest: str = max(sorted(lists), key=lambda n: len(lists[n]))
+    return longest

@@ -1,0 +1,304 @@
+"""Adapters nested by rank on a frozen base: what they are, what is refused, and whole runs."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nefl
+from nefl.cli.dry_run import _of_texts, cost_report
+from nefl.config.reading import config_from, with_settings
+from nefl.errors import ConfigError, DataError, NeflError, RunError
+from nefl.estimate import estimate_run
+from nefl.models.base import open_folder
+from nefl.models.lora import LoraModel
+from nefl.models.ranks import lora_family
+from nefl.nesting.modules import learned_state, load_learned
+from nefl.nesting.signature import Signature
+from nefl.nesting.zero_extension import check_family
+from nefl.rounds import run_round
+from nefl.running.assembly import assemble
+
+TAKES = Signature((16,), 256, tokens=256, each_token=True)
+ALL = ("q_proj", "v_proj", "*.mlp.*_proj")
+Settings = dict[str, Any]
+
+
+def plain_base(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """A base of one's own: no language model, drawn from a generator that starts anew."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(input_shape[0], 12), nn.BatchNorm1d(12), nn.Linear(12, outputs)
+    )
+
+
+def test_a_smaller_rank_is_the_leading_corner(llama: Path) -> None:
+    family = lora_family(llama, TAKES, ranks=[2, 4, 8], targets=ALL)
+    check_family(family, TAKES.noise(2))
+    a, b = (f"base.model.layers.0.self_attn.q_proj.lora_{x}.default.weight" for x in "AB")
+    assert [family.layout(k)[a].shape for k in (1, 2, 3)] == [(2, 16), (4, 16), (8, 16)]
+    assert [family.layout(k)[b].shape for k in (1, 2, 3)] == [(16, 2), (16, 4), (16, 8)]
+    assert all("lora" in name for name in family.layout(3))
+    assert len(family.layout(3)) == 2 * 3 * 5
+    assert family.base_checksum == open_folder(llama).checksum
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_nested_in_depth(llama: Path, cut: bool) -> None:
+    family = lora_family(llama, TAKES, ranks=[2, 2, 4], depths=[1, 2, 3], cut=cut, targets=ALL)
+    check_family(family, TAKES.noise(2))
+    assert [len(family.layout(k)) for k in (1, 2, 3)] == [10, 20, 30]
+    kept = len({name for name in family.frozen(1) if ".layers.2." in name})
+    assert (kept == 0) == cut
+    tokens = TAKES.noise(2)
+    small = family.build(family.specs[0]).eval()
+    layers = small.base.model.layers  # type: ignore[union-attr]
+    assert len(layers) == (1 if cut else 3)  # type: ignore[arg-type]
+    assert small(tokens).shape == (2, 16, 256)
+
+
+def test_members_share_the_base_that_a_process_loads_once(llama: Path) -> None:
+    family = lora_family(llama, TAKES, ranks=[1, 2], targets=["q_proj"])
+    small, large = (family.build(spec).state_dict() for spec in family.specs)
+    for name in family.frozen(2):
+        assert small[name].data_ptr() == large[name].data_ptr(), name
+    untouched = family.build(family.specs[1]).eval()
+    from nefl.export.huggingface import load_causal
+
+    alone, tokens = load_causal(llama), TAKES.noise(2)
+    with torch.no_grad():
+        assert torch.equal(untouched(tokens), alone(tokens).logits[..., :256])
+
+
+def test_merging_leaves_the_base_alone(llama: Path) -> None:
+    family = lora_family(llama, TAKES, ranks=[1, 3], targets=ALL, alpha=6)
+    module = family.build(family.specs[-1]).eval()
+    assert isinstance(module, LoraModel)
+    assert module.scaling == 2.0
+    load_learned(module, {n: torch.randn_like(t) / 4 for n, t in learned_state(module).items()})
+    tokens, before = TAKES.noise(2), family.build(family.specs[-1]).state_dict()
+    before = {name: before[name].clone() for name in family.frozen(2)}
+    with torch.no_grad():
+        wanted = module(tokens)
+        merged = copy.deepcopy(module).plain()
+        assert torch.allclose(merged(tokens), wanted, atol=1e-4)
+    assert not any("lora" in name for name in merged.state_dict())
+    again = family.build(family.specs[-1]).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in before.items())
+
+
+def test_a_base_with_transposed_maps(tmp_path: Path) -> None:
+    from nefl.models.base import need_text
+
+    transformers = need_text("transformers")
+    config = transformers.GPT2Config(vocab_size=256, n_embd=16, n_layer=2, n_head=2, n_positions=32)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    family = lora_family(tmp_path / "gpt2", TAKES, ranks=[1, 2], targets=["c_attn"])
+    check_family(family, TAKES.noise(2))
+    name = "base.transformer.h.0.attn.c_attn.lora_B.default.weight"
+    assert family.layout(2)[name].shape == (48, 2)
+    module = family.build(family.specs[-1]).eval()
+    load_learned(module, {n: torch.randn_like(t) for n, t in learned_state(module).items()})
+    tokens = TAKES.noise(2)
+    with torch.no_grad():
+        wanted = module(tokens)
+        assert torch.allclose(module.plain()(tokens), wanted, atol=1e-3)  # type: ignore[operator]
+
+
+def test_a_that_is_frozen_is_the_same_at_every_rank_and_place(llama: Path) -> None:
+    def drawn(rank: int, **options: Any) -> torch.Tensor:
+        made = lora_family(
+            llama, TAKES, ranks=[rank, 4], targets=["q_proj"], fixed_a=True, **options
+        )
+        assert not any("lora_A" in name for name in made.layout(1))
+        name = "base.model.layers.1.self_attn.q_proj.lora_A.default.weight"
+        return made.build(made.specs[0]).get_parameter(name)
+
+    assert torch.equal(drawn(1), drawn(3)[:1])
+    assert not torch.equal(drawn(1), drawn(1, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"targets": ["q_proj", "w_proj"]}, r"targets: 'w_proj' names no linear map of .*q_proj"),
+        ({"ranks": [2, 17]}, r"q_proj: rank 17 is above its dimension, 16 of \(16, 16\)"),
+        ({"ranks": [2, 4], "alpha": [4, 4]}, r"alpha/rank is 2 at rank 2, 1 at rank 4; a corner"),
+        ({"ranks": [2, 4], "alpha": [4, 4, 4]}, r"alpha: 3 of them for 2 ranks"),
+        ({"ranks": [2, 4], "alpha": -1}, r"alpha -1.0: give numbers above 0"),
+        ({"ranks": [4, 2]}, r"ranks \(4, 2\): give increasing"),
+        ({"ranks": [0, 2]}, r"ranks \(0, 2\): give increasing"),
+        ({"ranks": "many"}, r"model.options.ranks is 'many'"),
+        ({"rank": 2}, r"model.options.rank: lora takes base, targets"),
+        ({"depths": [1, 2]}, r"depths: 2 of them for 4 ranks"),
+        ({"ranks": [1, 2], "depths": [1, 9]}, r"depths \(1, 9\): .*has 3 blocks \(model.layers\)"),
+        ({"ranks": [2], "depths": [3], "blocks": "model.h"}, r"has no list model.h; there are"),
+        ({"cut": True}, r"cut and blocks belong to depths"),
+    ],
+)
+def test_what_makes_no_family_is_refused_by_name(
+    llama: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        lora_family(llama, TAKES, **{"targets": ["q_proj"], **options})
+
+
+def test_a_base_that_cannot_take_the_data_is_refused(llama: Path, tmp_path: Path) -> None:
+    for takes, message in (
+        (Signature((16,), 300, tokens=300, each_token=True), "knows 260 tokens, the data has 300"),
+        (
+            Signature((65,), 256, tokens=256, each_token=True),
+            "takes texts of 64 tokens, the data's",
+        ),
+        (Signature((16,), 5, tokens=256), "foretells the next token, and the data is for"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            lora_family(llama, takes, targets=["q_proj"])
+    with pytest.raises(DataError, match="is no folder; give one in Hugging Face's layout"):
+        lora_family(tmp_path / "absent", TAKES)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(DataError, match="has no model.safetensors; expected weights"):
+        lora_family(tmp_path, TAKES)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x"}}')
+    with pytest.raises(DataError, match="has no ../x"):
+        lora_family(tmp_path, TAKES)
+
+
+def test_adapters_have_methods_of_their_own(lora_settings: Settings) -> None:
+    for method, message in (("fedrolex", "take lora, lora"),):
+        with pytest.raises(ConfigError, match=message):
+            assemble(config_from(with_settings(lora_settings, {"model.method": method})))
+    with pytest.raises(ConfigError, match="needs adapters, and resnet8 has none; take model lora"):
+        nefl.make_family("resnet8", "lora")
+    with pytest.raises(ConfigError, match="model.options.base: resnet8 takes no options"):
+        assemble(config_from({"model": {"options": {"base": "x"}}}))
+
+
+def test_a_base_of_ones_own(tmp_path: Path) -> None:
+    settings = {
+        "rounds": 1,
+        "model": {
+            "name": "lora",
+            "method": "lora-products",
+            "options": {
+                "base": f"{__name__}:plain_base", "targets": ["1", "3"], "ranks": [1, 2],
+            },
+        },
+        "data": {"name": "breast-cancer"},
+        "clients": {"count": 3, "per_round": 2},
+        "local": {"epochs": 1, "learning_rate": 0.01},
+        "engine": {"name": "serial", "device": "cpu"},
+    }  # fmt: skip
+    result = nefl.train(settings, tmp_path / "run")
+    assert result.summary["failures"] == 0
+    setting = assemble(config_from(settings))
+    assert set(setting.identity()) >= {"base", "code"}
+    assert {n.split(".")[1] for n in setting.family.layout(1)} == {"1", "3"}
+    with pytest.raises(NeflError, match="names no linear map"):
+        assemble(config_from(with_settings(settings, {"model.options.targets": ["2"]})))
+
+
+def trained(settings: Settings, changes: dict[str, Any], out: Path) -> nefl.RunResult:
+    return nefl.train(with_settings(settings, changes), out)
+
+
+@pytest.mark.parametrize("method", ["lora-padded", "lora-ffa", "lora-products"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
+    lora_settings: Settings, tmp_path: Path, method: str
+) -> None:
+    whole = trained(lora_settings, {"model.method": method}, tmp_path / "whole")
+    assert whole.summary["failures"] == 0
+    start = trained(lora_settings, {"model.method": method, "rounds": 1}, tmp_path / "part")
+    assert start.summary["state_sha256"] != whole.summary["state_sha256"]
+    assert (
+        nefl.resume(tmp_path / "part", rounds=2).summary["state_sha256"]
+        == whole.summary["state_sha256"]
+    )
+
+
+def test_the_same_bits_with_workers_and_members_within_and_a_server_step(
+    lora_settings: Settings, tmp_path: Path
+) -> None:
+    changes = {
+        "model.method": "within",
+        "model.method_options.family": "lora",
+        "server.step.name": "momentum",
+        "server.step.momentum": 0.5,
+    }
+    serial = trained(lora_settings, changes, tmp_path / "serial")
+    workers = {"engine.name": "workers", "engine.workers": 1}
+    other = trained(lora_settings, changes | workers, tmp_path / "workers")
+    assert serial.summary["failures"] == 0
+    assert serial.summary["state_sha256"] == other.summary["state_sha256"]
+
+
+def test_a_checkpoint_holds_adapters_and_nothing_else(lora_run: Path, llama: Path) -> None:
+    weights = (llama / "model.safetensors").stat().st_size
+    for file in (lora_run / "checkpoints").iterdir():
+        assert file.stat().st_size < weights / 2
+    identity = json.loads((lora_run / "identity.json").read_text())
+    assert identity["base"] == open_folder(llama).checksum
+
+
+def test_another_base_is_refused_and_another_place_is_not(
+    lora_settings: Settings, llama: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    shutil.copytree(llama, tmp_path / "base")
+    settings = with_settings(
+        lora_settings, {"model.options.base": str(tmp_path / "base"), "rounds": 1}
+    )
+    nefl.train(settings, tmp_path / "run")
+    here = assemble(config_from(with_settings(lora_settings, {"rounds": 1}))).identity()
+    assert here == json.loads((tmp_path / "run" / "identity.json").read_text())
+    weights = tmp_path / "base" / "model.safetensors"
+    damaged = bytearray(weights.read_bytes())
+    damaged[-2] ^= 1
+    weights.write_bytes(damaged)
+    with pytest.raises(RunError, match="base changed since the run was started"):
+        nefl.resume(tmp_path / "run", rounds=2)
+
+
+def test_the_recipe_passes_over_a_base_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nefl.models.base import need_text
+
+    transformers = need_text("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "stdlib-base")
+    monkeypatch.chdir(tmp_path)
+    cost = estimate_run(nefl.load_recipe("stdlib-lora"), timed=False)
+    assert not cost.notes
+    assert cost.tokens == 128
+    first, *_, last = (each.profile for each in cost.submodels)
+    assert last.payload_bytes == 8 * first.payload_bytes  # ranks 2 and 16
+    assert first.frozen == last.frozen > 50 * first.params / 4
+    report = cost_report(cost, "stdlib-lora")
+    assert dict(_of_texts(cost))["frozen base"].endswith("never sent")
+    assert report["submodels"][0]["frozen"] == first.frozen
+
+
+def test_every_rank_learns(lora_settings: Settings) -> None:
+    setting = assemble(config_from(lora_settings))
+    from nefl.engines.serial import SerialEngine
+
+    engine, state = SerialEngine(setting.site(), setting.family), setting.initial_state()
+    before = engine.evaluate(state, [1, 2, 3])
+    assert len({e.loss for e in before}) == 1  # B is zero: every member is the base
+    for _ in range(4):
+        state, report = run_round(state, setting.plan, engine)
+        assert not report.failures
+    after = engine.evaluate(state, [1, 2, 3])
+    assert all(a.loss < b.loss for a, b in zip(after, before, strict=True))
