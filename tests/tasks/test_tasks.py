@@ -204,8 +204,7 @@ class Die(nefl.Observer):
             os.kill(os.getpid(), signal.SIGKILL)
 settings = {{"task": "own_task:ranges", "model": {{"name": "mlp"}}, "rounds": 4,
     "clients": {{"count": 10, "per_round": 3}}, "local": {{"learning_rate": 0.02}},
-    "server": {{"checkpoint_every": 1}},
-    "engine": {{"name": {engine!r}, "workers": 1, "device": "cpu"}}}}
+    "server": {{"checkpoint_every": 1}}, "engine": {{"name": {engine!r}, "device": "cpu"}}}}
 run, what = sys.argv[1:]
 if what == "resume":
     done = nefl.resume(run)
