@@ -28,6 +28,17 @@ def _one_thread() -> None:
 
 
 @pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start workers as copies of this process, which takes no time.
+
+    Not for what only a new process shows: how it starts and dies, and code that it has to import.
+    """
+    from tests.forked import PROCESSES
+
+    monkeypatch.setattr("nefl.engines.workers.subprocess", PROCESSES)
+
+
+@pytest.fixture
 def quick() -> dict[str, Any]:
     """Settings of a run that takes a second."""
     return {

@@ -57,6 +57,7 @@ class StopAfter(nefl.Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("method", "step"),
     [

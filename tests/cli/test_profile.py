@@ -9,7 +9,7 @@ from nefl.cli.profile import show_blocks, show_bytes, show_count
 from nefl.errors import OwnCodeError
 from nefl.wording import counted
 
-from .conftest import run
+from .conftest import call, run
 
 FIELDS = {
     "index",
@@ -70,7 +70,7 @@ def test_table_for_people() -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
-    result = run("profile", *arguments)
+    result = call("profile", *arguments)
     assert result.returncode == 2
     assert result.stdout == ""
     assert words in result.stderr
@@ -79,7 +79,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str)
 
 
 def test_a_word_for_a_number_is_exit_code_2() -> None:
-    result = run("profile", "resnet18", "--classes", "ten")
+    result = call("profile", "resnet18", "--classes", "ten")
     assert result.returncode == 2
     assert "--classes" in result.stderr
 

@@ -15,16 +15,16 @@ from nefl.config.reading import config_from
 from nefl.errors import ConfigError
 from nefl.recipes import load_recipe, recipe_names
 
-from .conftest import run
+from .conftest import call
 
 
 def listed(*arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run("recipes", *arguments, "--json").stdout)
+    found: dict[str, Any] = json.loads(call("recipes", *arguments, "--json").stdout)
     return found
 
 
 def test_all_are_listed_with_their_figures() -> None:
-    shown = run("recipes").stdout
+    shown = call("recipes").stdout
     assert all(name in shown for name in recipe_names())
     assert f"{len(recipe_names())} of {len(recipe_names())} recipes" in shown
     row = next(r for r in shown.splitlines() if "paper-cifar10-resnet18-nefl-wd " in r)
@@ -40,7 +40,7 @@ def test_filters() -> None:
         "paper-cifar10-vit_b_16-nefl-d-pretrained"
     ]
     assert listed("digits")["digits"]["data"]["name"] == "digits"
-    assert "0 of" in run("recipes", "nothing-is-called-so").stdout
+    assert "0 of" in call("recipes", "nothing-is-called-so").stdout
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,16 @@ def test_a_filter_that_no_recipe_has_is_an_error_that_lists_what_there_is(
 
 
 def test_one_is_shown_in_full(tmp_path: Path) -> None:
-    text = run("recipes", "--show", "paper-svhn-resnet18-fjord").stdout
+    text = call("recipes", "--show", "paper-svhn-resnet18-fjord").stdout
     assert config_from(tomllib.loads(text)) == load_recipe("paper-svhn-resnet18-fjord")
-    assert json.loads(run("recipes", "--show", "digits", "--json").stdout)["rounds"] == 60
-    wrong = run("recipes", "--show", "paper-svhn-resnet18-fjort")
+    assert json.loads(call("recipes", "--show", "digits", "--json").stdout)["rounds"] == 60
+    wrong = call("recipes", "--show", "paper-svhn-resnet18-fjort")
     assert wrong.returncode == 2
     assert "did you mean paper-svhn-resnet18-fjord" in wrong.stderr
 
 
 def test_a_dry_run_tells_the_cost_and_starts_nothing(tmp_path: Path) -> None:
-    result = run("train", "digits", "--dry-run", "--rounds", "7", cwd=tmp_path)
+    result = call("train", "digits", "--dry-run", "--rounds", "7", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "7 rounds" in result.stdout
     for word in ("client memory", "server memory", "traffic", "work", "time here"):
@@ -90,7 +90,7 @@ def test_a_dry_run_tells_the_cost_and_starts_nothing(tmp_path: Path) -> None:
 )
 def test_a_dry_run_without_data_and_weights(recipe: str, tmp_path: Path) -> None:
     began = time.monotonic()
-    result = run("train", recipe, "--dry-run", "--json", cwd=tmp_path)
+    result = call("train", recipe, "--dry-run", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert time.monotonic() - began < 100  # seconds; about ten where nothing else runs
     report = json.loads(result.stdout)
@@ -105,7 +105,7 @@ def test_a_dry_run_without_data_and_weights(recipe: str, tmp_path: Path) -> None
 
 
 def test_a_dry_run_of_what_cannot_be() -> None:
-    result = run("train", "digits", "--dry-run", "--set", "model.name=resnet9")
+    result = call("train", "digits", "--dry-run", "--set", "model.name=resnet9")
     assert result.returncode == 2
     assert "resnet9" in result.stderr
 

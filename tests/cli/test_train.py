@@ -10,7 +10,7 @@ import pytest
 from nefl.cli.progress import show_duration
 from nefl.running.lifecycle import claim_folder
 
-from .conftest import run
+from .conftest import call, run
 
 
 @pytest.fixture
@@ -31,21 +31,22 @@ def test_train_resume_evaluate(recipe: str, tmp_path: Path) -> None:
     assert "[red]run[/red]" in trained.stdout.replace("\n", "")
     config = json.loads((Path(out) / "config.json").read_text())
     assert (config["rounds"], config["seed"], config["local"]["epochs"]) == (3, 5, 2)
-    measured = run("evaluate", out, "--json")
+    measured = call("evaluate", out, "--json")
     assert measured.returncode == 0
     summary = json.loads((Path(out) / "summary.json").read_text())
     assert json.loads(measured.stdout)["accuracy"] == summary["accuracy"]
-    again = run("resume", out, "--json", "--engine", "serial", "--device", "cpu")
+    again = call("resume", out, "--json", "--engine", "serial", "--device", "cpu")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["state_sha256"] == summary["state_sha256"]
-    assert "submodel" in run("evaluate", out).stdout
-    drawn = run("partition", out).stdout
+    assert "submodel" in call("evaluate", out).stdout
+    drawn = call("partition", out).stdout
     assert "20 clients, 200 examples, 10 classes" in drawn
     assert "client 19 |" in drawn
 
 
 def test_json_is_all_that_goes_to_standard_output(recipe: str, tmp_path: Path) -> None:
-    result = run("train", recipe, "--json", "--engine", "workers", "--workers", "2", cwd=tmp_path)
+    quickly = ["--engine", "workers", "--workers", "1", "--rounds", "1"]
+    result = run("train", recipe, "--json", *quickly, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["run"] == "runs/own-1"
@@ -57,7 +58,7 @@ def test_tensorboard_on_request(recipe: str, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     out = tmp_path / "run"
-    result = run("train", recipe, "--out", str(out), "--tensorboard")
+    result = call("train", recipe, "--out", str(out), "--tensorboard")
     assert result.returncode == 0, result.stderr
     events = EventAccumulator(str(out / "tensorboard"))
     events.Reload()
@@ -84,7 +85,7 @@ def test_tensorboard_on_request(recipe: str, tmp_path: Path) -> None:
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments: list[str], words: str, tmp_path: Path
 ) -> None:
-    result = run(*arguments, cwd=tmp_path)
+    result = call(*arguments, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -92,10 +93,17 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not (tmp_path / "runs").exists()
 
 
+def test_bad_input_ends_a_process_with_code_2() -> None:
+    result = run("train", "digitz")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "did you mean digits" in result.stderr
+
+
 def test_a_folder_in_use_and_a_folder_with_a_run(recipe: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
-    assert run("train", recipe, "--out", out).returncode == 0
-    again = run("train", recipe, "--out", out)
+    assert call("train", recipe, "--out", out, "--rounds", "1").returncode == 0
+    again = call("train", recipe, "--out", out)
     assert again.returncode == 2
     assert "resume it" in again.stderr
 
@@ -122,11 +130,11 @@ def test_published_figures_do_not_follow_to_another_method(
     recipe.write_text(json.dumps(quick | {"rounds": 1, "published": {"worst": 50.0}}))
     same, other = ["--seed", "3"], ["--set", "model.method=fjord"]
     for name, flags, kept in (("a", same, 50.0), ("b", other, None)):
-        done = run("train", str(recipe), "--out", str(tmp_path / name), *flags)
+        done = call("train", str(recipe), "--out", str(tmp_path / name), *flags)
         assert done.returncode == 0, done.stderr
         config = json.loads((tmp_path / name / "config.json").read_text())
         assert config["published"]["worst"] == kept
 
 
 def test_arguments_are_explained() -> None:
-    assert "A recipe's name, or a TOML or JSON file." in run("train", "--help").stdout
+    assert "A recipe's name, or a TOML or JSON file." in call("train", "--help").stdout

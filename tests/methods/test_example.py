@@ -44,7 +44,7 @@ def test_it_runs_in_workers_and_goes_on_after_a_kill(
     quick = with_settings(quick, changes)
     serial = nefl.train(quick, tmp_path / "serial").summary
     assert serial["failures"] == 0
-    workers = with_settings(quick, {"engine.name": "workers", "engine.workers": 2})
+    workers = with_settings(quick, {"engine.name": "workers", "engine.workers": 1})
     with pytest.raises(KeyboardInterrupt):
         nefl.train(workers, tmp_path / "run", observers=[Killed()])
     resumed = nefl.resume(tmp_path / "run").summary

@@ -86,7 +86,7 @@ class Killed(Observer):
             raise KeyboardInterrupt
 
 
-WORKERS = {"engine.name": "workers", "engine.workers": 2}
+WORKERS = {"engine.name": "workers", "engine.workers": 1}
 NAMES = {
     "by reference": ("own_pull:pull", {"mu": 0.3}),
     "by entry point": ("pulled", {}),

@@ -34,6 +34,7 @@ def tiny(quick: dict[str, Any], method: str, **settings: Any) -> dict[str, Any]:
 
 
 # Adapters have a base, and tests of their own.
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("method", [m for m in METHODS if METHODS[m].scaling != "rank"])
 def test_every_method_trains_alike_on_both_engines(
     quick: dict[str, Any], tmp_path: Path, method: str

@@ -359,6 +359,7 @@ class Killed(Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_same_bits_in_workers_and_after_a_kill(tiny: dict[str, Any], tmp_path: Path) -> None:
     """With a step that has a memory of what members have for themselves."""
     settings = with_settings(tiny, {"server.step.name": "momentum"})

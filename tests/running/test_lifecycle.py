@@ -27,6 +27,7 @@ from nefl.rounds import Observer, RoundReport, run_training
 from nefl.running.assembly import assemble, count_workers
 from nefl.running.lifecycle import draw_partition, evaluate, resume, train
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+from tests.forked import PROCESSES
 
 SUMMARY_KEYS = {
     "accuracy",
@@ -77,10 +78,12 @@ def test_the_same_seed_gives_the_same_weights(quick: dict[str, Any], tmp_path: P
 
 def test_every_engine_and_number_of_workers(quick: dict[str, Any], tmp_path: Path) -> None:
     straight = train(quick, tmp_path / "serial").summary["state_sha256"]
-    for workers in (1, 2, 3):
-        other = with_settings(quick, {"engine.name": "workers", "engine.workers": workers})
-        got = train(other, tmp_path / f"w{workers}").summary
-        assert got["state_sha256"] == straight
+    with pytest.MonkeyPatch.context() as patch:
+        for workers in (3, 2, 1):  # the three of the first are new processes
+            other = with_settings(quick, {"engine.name": "workers", "engine.workers": workers})
+            got = train(other, tmp_path / f"w{workers}").summary
+            assert got["state_sha256"] == straight
+            patch.setattr("nefl.engines.workers.subprocess", PROCESSES)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_a_users_own_model_and_data(
         "data": {"name": "own_things:data"},
         "clients.count": 6,
         "engine.name": "workers",
-        "engine.workers": 2,
+        "engine.workers": 1,
         "rounds": 2,
     }
     summary = train(with_settings(quick, changes), tmp_path / "run").summary
@@ -226,14 +229,15 @@ def rounds_logged(run: Path) -> int:
     return sum(event["event"] == "round" for event in read_log(run))
 
 
-@pytest.mark.parametrize("engine", ["workers"])  # tests/campaign has the serial one
-def test_kills_at_random_moments_change_nothing(
-    quick: dict[str, Any], tmp_path: Path, engine: str
-) -> None:
-    """SIGKILL whenever it pleases, also while a checkpoint is written; then go on."""
-    quick = with_settings(quick, {"rounds": 12, "engine.name": engine, "server.keep": 1})
+def test_kills_at_random_moments_change_nothing(quick: dict[str, Any], tmp_path: Path) -> None:
+    """SIGKILL whenever it pleases, also while a checkpoint is written; then go on.
+
+    The worker is a process of its own; tests/campaign has the serial engine.
+    """
+    quick = with_settings(quick, {"rounds": 12, "server.keep": 1})
     straight = train(quick, tmp_path / "straight").summary
-    moments = random.Random(engine)
+    quick = with_settings(quick, {"engine.name": "workers", "engine.workers": 1})
+    moments = random.Random("workers")
     run = tmp_path / "run"
     kills = 0
     while True:
@@ -243,7 +247,7 @@ def test_kills_at_random_moments_change_nothing(
             time.sleep(0.02)
         try:
             # A slow machine would be killed after every round, which proves no more.
-            process.wait(moments.random() if kills < 4 else None)
+            process.wait(moments.random() if kills < 2 else None)
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
@@ -552,12 +556,16 @@ def test_a_config_made_by_hand_is_checked_too(tmp_path: Path) -> None:
 
 
 def test_the_process_is_left_as_it_was(quick: dict[str, Any], tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    before = torch.random.get_rng_state()
-    train(quick, tmp_path / "run")
-    evaluate(tmp_path / "run")
-    assert torch.get_num_threads() == 2
-    assert torch.equal(before, torch.random.get_rng_state())
+    try:
+        before = torch.random.get_rng_state()
+        train(quick, tmp_path / "run")
+        evaluate(tmp_path / "run")
+        assert torch.get_num_threads() == 2
+        assert torch.equal(before, torch.random.get_rng_state())
+    finally:
+        torch.set_num_threads(threads)  # the tests that follow would wait for each other
 
 
 def test_logs_are_json_for_everyone_even_if_a_run_diverges(
@@ -612,7 +620,7 @@ def test_dropout_and_unsaved_buffers_repeat_on_every_engine(
     monkeypatch.syspath_prepend(str(tmp_path))
     quick = with_settings(quick, {"model.name": "own_models:dropping"})
     hashes = set()
-    for number, workers in enumerate((0, 0, 1, 2)):
+    for number, workers in enumerate((0, 0, 2)):
         engine = {"name": "workers" if workers else "serial", "workers": workers, "device": "cpu"}
         torch.rand(number)  # what the caller did before must not matter
         result = train(with_settings(quick, {"engine": engine}), tmp_path / f"r{number}")
@@ -636,7 +644,8 @@ def test_workers_that_build_another_model_are_refused(
 def test_the_first_run_learns(tmp_path: Path) -> None:
     """A shorter first run already tells digits apart with every submodel."""
     values = nefl.recipe_values("digits")
-    summary = train(with_settings(values, {"rounds": 30}), tmp_path / "run").summary
+    changes = {"rounds": 30, "server.evaluate_every": 30, "engine.name": "serial"}
+    summary = train(with_settings(values, changes), tmp_path / "run").summary
     assert summary["average"] > 0.85
 
 
@@ -648,6 +657,7 @@ def test_real_cifar10_trains(tmp_path: Path, cifar10: Path) -> None:
         "partition": {"kind": "dirichlet", "alpha": 0.5},
         "clients": {"count": 10, "per_round": 4},
         "local": {"epochs": 1},
+        "engine": {"name": "serial"},
     }
     summary = train(values, tmp_path / "run").summary
     assert summary["failures"] == 0

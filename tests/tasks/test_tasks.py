@@ -44,6 +44,7 @@ KINDS = {
 }
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_trains_alike_in_processes(kind: str, tmp_path: Path) -> None:
     settings = KINDS[kind]
@@ -100,6 +101,7 @@ def own(engine: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_arrays_in_memory_train_in_workers_and_are_found_again(tmp_path: Path) -> None:
     alone = nefl.train(own("serial"), tmp_path / "alone", task=in_memory())
     together = nefl.train(own("workers"), tmp_path / "together", task=in_memory())
