@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from nefl.methods import METHODS, Method, make_family
     from nefl.models.ranks import lora_family
     from nefl.nesting.corners import extract, scatter
+    from nefl.nesting.frozen import Frozen
     from nefl.nesting.inside import members_inside
-    from nefl.nesting.modules import Exit, Frozen, StepSize
+    from nefl.nesting.modules import Exit, StepSize
     from nefl.nesting.signature import Signature
     from nefl.nesting.spec import Family, SubmodelSpec
     from nefl.nesting.zero_extension import check_family
@@ -132,7 +133,7 @@ _HOMES = {
     "SubmodelSpec": "nefl.nesting.spec",
     "StepSize": "nefl.nesting.modules",
     "Exit": "nefl.nesting.modules",
-    "Frozen": "nefl.nesting.modules",
+    "Frozen": "nefl.nesting.frozen",
     "make_family": "nefl.methods",
     "lora_family": "nefl.models.ranks",
     "check_family": "nefl.nesting.zero_extension",

@@ -12,7 +12,7 @@ from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.source import open_run
 from nefl.models.base import need_text, open_folder
 from nefl.nesting.corners import extract
-from nefl.nesting.modules import load_learned
+from nefl.nesting.frozen import load_learned
 from nefl.running.assembly import assemble
 from nefl.serving.predictor import Predictor
 

@@ -9,6 +9,9 @@ from nefl.nesting.profile import count_params
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import SubmodelSpec
 
+SCALED = [method for method in METHODS if METHODS[method].scaling != "rank"]
+"""Methods of networks; adapters have a base, and tests of their own."""
+
 
 def shares(model: str, method: str, ratios: tuple[float, ...] | None = None) -> list[float]:
     shape = (3, 224, 224) if model in LARGE_INPUTS else (3, 32, 32)
@@ -53,7 +56,7 @@ def test_compensated_steps_are_the_papers() -> None:
     )
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if METHODS[m].scaling != "rank"])
+@pytest.mark.parametrize("method", SCALED)
 @pytest.mark.parametrize("model", ["resnet18", "resnet34", "resnet20", "vit_tiny"])
 def test_every_method_has_a_family(model: str, method: str) -> None:
     got = shares(model, method)
@@ -122,12 +125,7 @@ def test_patches_must_fit() -> None:
 
 @pytest.mark.parametrize("model", ["resnet8", "resnet20", "vit_tiny"])
 @pytest.mark.parametrize(
-    "method",
-    [
-        m
-        for m, row in METHODS.items()
-        if row.alone == 0 and row.members != "small" and row.scaling != "rank"
-    ],
+    "method", [m for m in SCALED if METHODS[m].members not in ("small", "exclusive")]
 )
 def test_every_family_ends_with_the_full_model(model: str, method: str) -> None:
     ratios = (0.5, 1.0)

@@ -17,7 +17,7 @@ from nefl.estimate import estimate_run
 from nefl.models.base import open_folder
 from nefl.models.lora import LoraModel
 from nefl.models.ranks import lora_family
-from nefl.nesting.modules import learned_state, load_learned
+from nefl.nesting.frozen import learned_state, load_learned
 from nefl.nesting.signature import Signature
 from nefl.nesting.zero_extension import check_family
 from nefl.rounds import run_round

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nefl.client.optimiser import make_optimiser
 from nefl.config import LocalConfig
 from nefl.errors import NestingError
-from nefl.nesting.modules import Frozen, frozen_names, learned_state, load_learned, move_sharing
+from nefl.nesting.frozen import Frozen, frozen_names, learned_state, load_learned, move_sharing
 from nefl.nesting.profile import count_frozen, count_params, profile_family, weight_memory
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec, kept_channels

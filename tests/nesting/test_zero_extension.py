@@ -174,7 +174,7 @@ def test_what_only_looks_nested_is_refused(name: str) -> None:
         check_family(family, example)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(m for m in METHODS if METHODS[m].scaling != "rank"))
 @pytest.mark.parametrize("model", ["resnet20_pooled", "vit_tiny"])
 def test_our_own_families_nest(model: str, method: str) -> None:
     images = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(2))

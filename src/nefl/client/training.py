@@ -13,7 +13,7 @@ from nefl.client.optimiser import make_optimiser
 from nefl.client.schedule import learning_rate
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.errors import RunError
-from nefl.nesting.modules import frozen_names, learned_state
+from nefl.nesting.frozen import frozen_names, learned_state
 from nefl.seeds import Purpose, number_for
 from nefl.state import ClientUpdate, Tensors, TrainTask
 from nefl.tasks.task import Rows, Task, arranged

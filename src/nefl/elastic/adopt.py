@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from nefl.elastic.file import TrainedFamily
 from nefl.errors import ConfigError
 from nefl.nesting.corners import corner, extract
-from nefl.nesting.modules import Exit, load_learned, measuring_norms, tracked_norms
+from nefl.nesting.frozen import load_learned
+from nefl.nesting.modules import Exit, measuring_norms, tracked_norms
 from nefl.nesting.spec import Family, SubmodelSpec, holds
 from nefl.state import ServerState, Tensors
 

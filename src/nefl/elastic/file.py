@@ -23,7 +23,8 @@ from nefl.files import write_atomically
 from nefl.methods import family_of, networks_of
 from nefl.models.table import MODELS, ModelBuilder
 from nefl.nesting.corners import corner
-from nefl.nesting.modules import StaticBatchNorm, load_learned
+from nefl.nesting.frozen import load_learned
+from nefl.nesting.modules import StaticBatchNorm
 from nefl.nesting.spec import Family, build_on_meta
 from nefl.references import is_reference
 from nefl.state import ServerState, Tensors

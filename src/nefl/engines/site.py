@@ -16,8 +16,8 @@ from nefl.engines.device_clients import DeviceClients, check_device_clients
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError, UpdateError
 from nefl.methods import method_of
+from nefl.nesting.frozen import move_sharing
 from nefl.nesting.inside import MEMBER, of_member
-from nefl.nesting.modules import move_sharing
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.sets import unpack
 from nefl.nesting.spec import Family

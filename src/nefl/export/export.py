@@ -23,7 +23,7 @@ from nefl.export.source import Source, open_run, predict_batches
 from nefl.files import check_folder_target, check_target, write_atomically, write_folder
 from nefl.models.table import MODELS
 from nefl.nesting.corners import extract
-from nefl.nesting.modules import learned_state
+from nefl.nesting.frozen import learned_state
 from nefl.state import ServerState
 from nefl.tasks.task import Task
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nefl.errors import ConfigError, DataError, NeflError
 from nefl.extras import need
 from nefl.files import default_cache, write_atomically
-from nefl.nesting.modules import alias
+from nefl.nesting.frozen import alias, tensors_checksum
 from nefl.own_code import call_own
 
 EXTRA = "text"
@@ -105,12 +105,7 @@ class MadeBase:
     @cached_property
     def checksum(self) -> str:
         """A checksum of its tensors by name."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self._whole.state_dict().items()):
-            plain = tensor.detach().cpu().contiguous()
-            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
-            digest.update(plain.reshape(-1).view(torch.int8).numpy().data)
-        return digest.hexdigest()
+        return tensors_checksum(self._whole.state_dict())
 
     def _made(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

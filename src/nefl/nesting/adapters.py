@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nefl.errors import ConfigError
-from nefl.nesting.modules import Frozen
+from nefl.nesting.frozen import Frozen
 from nefl.nesting.spec import Family
 
 

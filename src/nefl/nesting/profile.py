@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nefl.errors import ConfigError
-from nefl.nesting.modules import StepSize, frozen_names
+from nefl.nesting.frozen import frozen_names
+from nefl.nesting.modules import StepSize
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec, build_on_meta

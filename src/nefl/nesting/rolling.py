@@ -15,7 +15,7 @@ import torch
 
 from nefl.errors import NestingError
 from nefl.nesting.corners import extract
-from nefl.nesting.modules import load_learned
+from nefl.nesting.frozen import load_learned
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.state import ServerState

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from nefl.errors import NestingError
-from nefl.nesting.modules import BatchNorm, Exit, StepSize, frozen_names
+from nefl.nesting.frozen import frozen_names, tensors_checksum
+from nefl.nesting.modules import BatchNorm, Exit, StepSize
 from nefl.own_code import place_of
 from nefl.state import ServerState
 
@@ -216,17 +217,11 @@ class Family:
         if not any(described.frozen for described in self._layouts):
             return ""
         known = getattr(self.build, "base_checksum", None)
-        return known if isinstance(known, str) else self._sum_of_frozen()
-
-    def _sum_of_frozen(self) -> str:
-        digest = hashlib.sha256()
+        if isinstance(known, str):
+            return known
         with torch.random.fork_rng(devices=[]):
             tensors = self.build(self.specs[-1]).state_dict()
-        for name in sorted(self.frozen(len(self))):
-            plain = tensors[name].detach().cpu().contiguous()
-            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
-            digest.update(plain.reshape(-1).view(torch.int8).numpy().data if plain.numel() else b"")
-        return digest.hexdigest()
+        return tensors_checksum({name: tensors[name] for name in self.frozen(len(self))})
 
     def own_names(self, submodel: int) -> frozenset[str]:
         """Return the names of the tensors that a submodel shares with no other."""

@@ -20,7 +20,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nefl.errors import NestingError
 from nefl.nesting.corners import corner
-from nefl.nesting.modules import Exit, StepSize, frozen_names, learned_state
+from nefl.nesting.frozen import frozen_names, learned_state
+from nefl.nesting.modules import Exit, StepSize
 from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta, holds
 
 EXACT = 20_000_000

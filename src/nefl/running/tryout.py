@@ -13,7 +13,7 @@ from nefl.client.training import Given, begin, end
 from nefl.config import ModelConfig
 from nefl.errors import ConfigError, NeflError
 from nefl.methods import Method, method_of
-from nefl.nesting.modules import learned_state
+from nefl.nesting.frozen import learned_state
 from nefl.nesting.profile import profile_family
 from nefl.nesting.rolling import check_rolling
 from nefl.nesting.signature import Signature

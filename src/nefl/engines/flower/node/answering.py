@@ -28,7 +28,7 @@ from nefl.engines.flower.messages import (
     wish_content,
 )
 from nefl.errors import ConfigError, RunError, UpdateError
-from nefl.nesting.modules import learned_state, load_learned
+from nefl.nesting.frozen import learned_state, load_learned
 from nefl.nesting.sets import extract_all, travel_layout
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors, TrainTask
