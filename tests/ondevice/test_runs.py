@@ -72,3 +72,11 @@ def test_a_client_whose_runtime_fails_costs_its_update(
     nefl.train(on_device({**tiny, "rounds": 1}), tmp_path / "run")
     log = str(list(read_log(tmp_path / "run")))
     assert "ExecuTorch cannot train on a batch of (8, 1, 8, 8)" in log
+
+
+@pytest.mark.usefixtures("setting")
+def test_workers_train_in_executorch_to_the_same_bits(tiny: dict[str, Any], tmp_path: Path) -> None:
+    short = {**tiny, "rounds": 1}
+    alone = nefl.train(on_device(short), tmp_path / "serial")
+    others = nefl.train(on_device(short, name="workers", workers=1), tmp_path / "workers")
+    assert state_sha256(others.state) == state_sha256(alone.state)
