@@ -13,8 +13,8 @@ import nefl
 from nefl.client.within import Within
 from nefl.config import ServerConfig
 from nefl.config.reading import config_from, with_settings
-from nefl.errors import ConfigError, NestingError, UpdateError
-from nefl.methods import method_of
+from nefl.errors import ConfigError, NestingError, RunError, UpdateError
+from nefl.methods import find_method, method_of
 from nefl.nesting.sets import extract_all, travel_layout
 from nefl.rounds import Observer, run_round
 from nefl.running.assembly import Setting, assemble
@@ -167,7 +167,9 @@ class Twin:
                     velocity[id(p)] = MOMENTUM * velocity.get(id(p), 0) + gradient
                     p.sub_(RATE * velocity[id(p)])
         found = {number: large.state_dict()}
-        return found if small is None else found | {1: small.state_dict()}
+        if small is None or now < self.how.from_round:
+            return found
+        return found | {1: small.state_dict()}
 
     def round(self, round_number: int) -> list[int]:
         plan = self.setting.plan.cohort
@@ -399,3 +401,43 @@ def test_the_method_of_the_docs_trains_all_that_is_inside(
     within = result.family.within
     assert within[-1] == (1, 2, 3)
     assert within == tuple(nefl.members_inside(result.family, k) for k in (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("average", ["mean", "median"])
+@pytest.mark.parametrize("step", ["mean", "momentum"])
+def test_members_that_nobody_trains_have_no_say(
+    tiny: dict[str, Any], average: str, step: str
+) -> None:
+    """Before its first round the method is the plain one, bit for bit."""
+    plain = {"server.average": average, "server.step.name": step}
+    later = PLAIN | {"from_round": 9}
+    states = []
+    for options in (later, PLAIN | {"which": "own"}):
+        settings = with_settings(tiny, plain | {"model.method_options": options})
+        setting = assemble(config_from(settings))
+        engine, state = setting.engine(Path("unused")), setting.initial_state()
+        for _ in range(2):
+            state, report = run_round(state, setting.plan, engine)
+            assert not report.failures
+        states.append(state)
+    first, second = states
+    for name, tensor in first.shared.items():
+        assert torch.equal(tensor, second.shared[name]), name
+    for ours, theirs in zip(first.per_submodel, second.per_submodel, strict=True):
+        for name, tensor in ours.items():
+            assert torch.equal(tensor, theirs[name]), name
+
+
+def test_a_run_whose_weights_fade_is_given_no_more_rounds(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    nefl.train(with_settings(tiny, {"model.method_options": PLAIN | {"fade": 0.5}}), tmp_path / "a")
+    with pytest.raises(RunError, match="within, does follows the share of all rounds"):
+        nefl.resume(tmp_path / "a", rounds=4)
+
+
+def test_a_family_with_nothing_inside_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no submodel of this family is inside another"):
+        nefl.make_family("resnet20", find_method("within", {"family": "depthfl"}))
+    family = nefl.make_family("resnet20", "within")
+    assert family.within == tuple(nefl.members_inside(family, k)[:1] for k in range(1, 6))

@@ -45,8 +45,19 @@ def test_a_run_does_not_go_on_by_another_rule(quick: dict[str, Any], tmp_path: P
         nefl.resume(tmp_path / "run")
 
 
-def test_rolling_channels_are_never_new(quick: dict[str, Any], tmp_path: Path) -> None:
-    settings = with_settings(quick, RULES | {"model.method": "fedrolex"})
-    with pytest.raises(nefl.ConfigError, match="small_first: with fedrolex"):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model.method": "fedrolex"}, "with fedrolex other channels"),
+        ({"model.start": "elsewhere"}, "bring trained weights for all submodels"),
+        ({"model.weights": "full.safetensors"}, "bring trained weights for all submodels"),
+        ({"engine.flower.choice": "client"}, "lets nodes train what is not unlocked"),
+    ],
+)
+def test_nothing_is_unlocked_that_is_not_new(
+    quick: dict[str, Any], tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    settings = with_settings(quick, RULES | change)
+    with pytest.raises(nefl.ConfigError, match=f"small_first: .*{reason}"):
         nefl.train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

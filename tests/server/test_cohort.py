@@ -79,16 +79,16 @@ def device(memory: float = 1e12, speed: float = 1e12, bandwidth: float = 1e12) -
 
 def test_memory_decides_the_submodel() -> None:
     for k, profile in enumerate(PROFILES, start=1):
-        assert fleet(device(memory=profile.train_memory_bytes)).largest_fitting(0, 1) == k
+        assert fleet(device(memory=profile.train_memory_bytes)).fitting(0, 1)[-1] == k
     too_small = fleet(device(memory=PROFILES[0].train_memory_bytes - 1))
-    assert too_small.largest_fitting(0, 1) is None
+    assert too_small.fitting(0, 1) == []
 
 
 def test_the_deadline_decides_the_submodel() -> None:
     seconds = 3 * PROFILES[2].macs_total * 50 * 2 / 1e9 + 2 * PROFILES[2].payload_bytes / 1e6
     slow = device(speed=1e9, bandwidth=1e6)
-    assert fleet(slow, deadline=seconds * 1.0001).largest_fitting(0, 1) == 3
-    assert fleet(slow, deadline=seconds * 0.9999).largest_fitting(0, 1) == 2
+    assert fleet(slow, deadline=seconds * 1.0001).fitting(0, 1)[-1] == 3
+    assert fleet(slow, deadline=seconds * 0.9999).fitting(0, 1)[-1] == 2
 
 
 def test_conditions_fluctuate_and_repeat() -> None:
@@ -192,3 +192,22 @@ def test_what_is_not_unlocked_falls_to_the_largest_that_is() -> None:
 def test_small_first_wants_two_rising_numbers(rounds: tuple[int, int]) -> None:
     with pytest.raises(ConfigError, match="small_first .* two rising numbers of rounds"):
         ClientsConfig(small_first=rounds)
+
+
+@pytest.mark.parametrize("rule", [{}, {"choice": "turns"}, {"small_first": (2, 10)}])
+def test_devices_never_get_what_does_not_fit(rule: dict[str, object]) -> None:
+    """Deeper submodels may need less memory than shallower ones."""
+    profiles = profile_family(make_family("resnet20", "nefl-d"), SMALL_IMAGES, 32)
+    needs = [row.train_memory_bytes for row in profiles]
+    assert needs != sorted(needs), "else there is nothing to show"
+    kinds = (device(memory=0.55 * needs[-1]), device(memory=0.45 * needs[-1]))
+    clients = ClientsConfig(capability="devices", devices=kinds, fluctuation=0.0, **rule)  # type: ignore[arg-type]
+    sizes = np.full(100, 50, dtype=np.int64)
+    devices = Fleet(clients, profiles, 1, sizes, 0)
+    some = CohortPlan(clients, 5, 0, devices)
+    seen = Counter[int]()
+    for number in range(1, 21):
+        for task in assign_submodels(range(100), some, number):
+            assert devices.fits(task.client, task.submodel, devices.conditions(task.client, number))
+            seen[task.submodel] += 1
+    assert len(seen) > 1

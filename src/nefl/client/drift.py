@@ -41,6 +41,16 @@ class _Corrected(Objective):
         """As the other one."""
         return self.of.needs_exits
 
+    @property
+    def follows_rounds(self) -> bool:
+        """As the other one."""
+        return self.of.follows_rounds
+
+    @property
+    def needs_members(self) -> bool:
+        """As the other one."""
+        return self.of.needs_members
+
     def check(self, local: LocalConfig) -> None:
         """As the other one."""
         self.of.check(local)

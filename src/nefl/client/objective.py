@@ -151,6 +151,16 @@ class Objective:
         """Whether a model must have `forward_exits`."""
         return False
 
+    @property
+    def follows_rounds(self) -> bool:
+        """Whether it depends on how many rounds a run has: such a run is not given more."""
+        return False
+
+    @property
+    def needs_members(self) -> bool:
+        """Whether it is nothing without members inside others."""
+        return False
+
     def check(self, local: LocalConfig) -> None:
         """Raise a `ConfigError` where settings of local training do not go with it."""
 

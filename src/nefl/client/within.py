@@ -76,6 +76,23 @@ class Within(Objective):
             "nobody to learn from; set teacher to 'none', or which to 'drawn'",
         )
 
+        plain = self.every == self.weight == self.fade == 1
+        require(
+            self.which != "one" or plain,
+            "every, weight and fade: with which 'one' a step trains a single member, which counts "
+            "in full; leave them out",
+        )
+
+    @property
+    def follows_rounds(self) -> bool:
+        """Whether its weight fades."""
+        return self.fade != 1
+
+    @property
+    def needs_members(self) -> bool:
+        """Whether members are asked for."""
+        return self.which != "own"
+
     def members(self, family: Family, submodel: int) -> tuple[int, ...]:
         """Return all that a step may train inside."""
         if self.which == "own":

@@ -56,10 +56,10 @@ def family_of(
         for option in model.options:
             raise ConfigError(f"model.options.{option}: {model.name} takes no options")
         built = _built_in(model.name, row, signature, model.ratios, model.init)
-        return _with_members(built, model, row)
+        return _with_members(built, model.method, row)
     family = _whole_family(model, row, signature, arguments)
     if row.members == "scaled":
-        return _with_members(family, model, row)
+        return _with_members(family, model.method, row)
     specs = _one_of(family.specs, row)
     return replace(family, specs=specs, source=f"{family.source}, one of them", within=())
 
@@ -124,7 +124,7 @@ def _adapters(
     return lora_family(open_base(base, arguments), signature, fixed_a=row.fixed_a, **options)
 
 
-def _with_members(family: Family, model: ModelConfig, row: Method) -> Family:
+def _with_members(family: Family, method: str, row: Method) -> Family:
     """Return the family with the members that a method trains inside its submodels.
 
     Raises:
@@ -132,9 +132,14 @@ def _with_members(family: Family, model: ModelConfig, row: Method) -> Family:
         ConfigError: if the method has sets too, in which members' own tensors have no place.
     """
     objective = row.objective
-    who = f"model.method {model.method}: members of {place_of(type(objective))}"
+    who = f"model.method {method}: members of {place_of(type(objective))}"
     with own_code(who):
         found = train_within(family, lambda submodel: objective.members(family, submodel))
+    if objective.needs_members and not found.within and len(family) > 1:
+        raise ConfigError(
+            f"{who}: no submodel of this family is inside another, so nothing would be trained "
+            "within; take another family, or one that nests (nefl.members_inside tells)"
+        )
     if found.within and (objective.keeps or objective.receives or objective.sends):
         raise ConfigError(
             f"{who}: trains members within, and has sets (keeps, receives, sends), in which what "
@@ -167,7 +172,8 @@ def make_family(
         ConfigError: if a name is unknown or a number cannot be.
     """
     row = find_method(method) if isinstance(method, str) else method
-    return _built_in(model, row, Signature(tuple(input_shape), classes), ratios, init)
+    built = _built_in(model, row, Signature(tuple(input_shape), classes), ratios, init)
+    return _with_members(built, method if isinstance(method, str) else "(given)", row)
 
 
 def _built_in(

@@ -114,7 +114,7 @@ def within(
     return replace(_plain_row(family), objective=inside, about=about)
 
 
-def exclusive(member: int = 1, family: str = "nefl-wd") -> Method:
+def exclusive(member: int = 1, family: str = "nefl-d") -> Method:
     """Return FedAvg of one submodel, trained by those clients alone that can hold it.
 
     Args:

@@ -8,6 +8,7 @@ sizes say, travels beside them as `member/number/name`, to the client and back.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from nefl.errors import NestingError
@@ -92,6 +93,24 @@ def of_member(tensors: Tensors, member: int) -> dict[str, Tensor]:
     """Return a member's own tensors, by their own names, out of those that stand together."""
     start = member_name(member, "")
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+
+
+def trained_within(
+    trained: Tensors, state: ServerState, family: Family, submodel: int
+) -> tuple[int, ...]:
+    """Return the members that an update trained inside a submodel, by number.
+
+    One whose own tensors all came back as they went out was not: it was not drawn, or it is not
+    its time yet. It has no say in what becomes of them.
+    """
+    return tuple(
+        m
+        for m in family.members_within(submodel)
+        if any(
+            not torch.equal(tensor, state.per_submodel[m - 1][name].to(tensor.device))
+            for name, tensor in of_member(trained, m).items()
+        )
+    )
 
 
 def member_layout(family: Family, submodel: int) -> dict[str, TensorInfo]:

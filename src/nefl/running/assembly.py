@@ -27,6 +27,7 @@ from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
 from nefl.methods import (
+    Method,
     capability_levels,
     check_sets,
     family_of,
@@ -283,16 +284,36 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     receives, sends = method.objective.receives, method.objective.sends
     step = find_step(config.server, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
-    if method.rolling and config.clients.small_first is not None:
-        raise ConfigError(
-            f"clients.small_first: with {config.model.method} other channels come first each "
-            "round, so that none are new; leave it out"
-        )
+    _check_small_first(config, method)
     plan = Plan(
         config, family, cohort, method.rolling, dealt, step, receives, sends, method.average
     )
     check_average(plan.server, family, step, sends)
     return plan
+
+
+def _check_small_first(config: RunConfig, method: Method) -> None:
+    """Refuse to unlock submodels where what only they hold is not new.
+
+    Raises:
+        ConfigError: naming what it does not go with.
+    """
+    if config.clients.small_first is None:
+        return
+    model, server = config.model, config.server
+    reasons = {
+        f"with {model.method} other channels come first each round": method.rolling,
+        "model.start and model.weights bring trained weights for all submodels, which unlocking "
+        "would overwrite": model.start is not None or model.weights is not None,
+        "an average of products fills all ranks from the first round on": "products"
+        in (method.average, server.average),
+        "engine.flower.choice 'client' lets nodes train what is not unlocked": (
+            config.engine.flower.choice == "client"
+        ),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ConfigError(f"clients.small_first: {reason}; leave one of them out")
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:

@@ -24,6 +24,7 @@ from nefl.engines.serial import SerialEngine
 from nefl.engines.site import pick_device
 from nefl.engines.tuning import tuned_process
 from nefl.errors import RunError
+from nefl.methods import method_of
 from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.references import check_code, remember_code
@@ -190,6 +191,12 @@ def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
             f"rate ({config.schedule.name}) follows the share of all rounds, and in round {at} it "
             "would have been another; runs with schedule.name = constant can be extended, and a "
             "new run can start from this one with model.start"
+        )
+    if method_of(config.model).objective.follows_rounds:
+        raise RunError(
+            f"{folder.path}: cannot have {rounds} rounds instead of {config.rounds}: what its "
+            f"method, {config.model.method}, does follows the share of all rounds; start a new run "
+            "from this one with model.start"
         )
     folder.extend(longer, settings_checksum(longer))
     longer = replace(longer, engine=setting.config.engine)

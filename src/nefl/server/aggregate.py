@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nefl.nesting.corners import corner
-from nefl.nesting.inside import of_member
+from nefl.nesting.inside import of_member, trained_within
 from nefl.nesting.spec import Family, Layout
 from nefl.server.check import check_update
 from nefl.state import ClientUpdate, ServerState, Tensors
@@ -71,7 +71,8 @@ class Aggregate:
         self._shared.add(task.submodel, update.trained, weight)
         self._weights[task.submodel] += weight
         self._add_own(task.submodel, update.trained, weight)
-        for member in self._family.members_within(task.submodel):
+        within = trained_within(update.trained, self._state, self._family, task.submodel)
+        for member in within:
             self._add_own(member, of_member(update.trained, member), weight)
         self._clients.add(task.client)
 

@@ -132,14 +132,14 @@ def _choices(client: int, plan: CohortPlan, round_number: int) -> list[int]:
 def _levels(client: int, plan: CohortPlan, round_number: int) -> tuple[Sequence[int], int]:
     """Return the levels that a client may be of in a round, and the largest submodel it may have.
 
-    One that a device decides on can do all that is smaller, and does the largest by itself.
+    Where a device decides there are those that fit, and it does the largest by itself.
     """
     known = Standing() if plan.roster is None else plan.roster.standing(client)
     ceiling = min(known.largest or plan.submodels, unlocked_in(plan, round_number))
     levels, tier = plan.levels or plan.submodels, known.tier
     if tier is None and plan.fleet is not None:
-        fitting = plan.fleet.largest_fitting(client, round_number) or 0
-        return range(1 + plan.left_out, fitting + plan.left_out + 1), ceiling
+        fitting = plan.fleet.fitting(client, round_number)
+        return [k + plan.left_out for k in fitting if k <= ceiling], ceiling
     if tier is None:
         tier = tier_of(client, plan.clients.count, levels)
     if plan.clients.capability == "tiers":

@@ -94,12 +94,13 @@ class Fleet:
             deadline is None or self.seconds(client, submodel, conditions) <= deadline
         )
 
-    def largest_fitting(self, client: int, round_number: int) -> int | None:
-        """Return the largest submodel that fits a client in a round, if any does."""
+    def fitting(self, client: int, round_number: int) -> list[int]:
+        """Return the submodels that fit a client in a round, in rising order.
+
+        They need not be all up to the largest: a deep, narrow one may need more than a wide one.
+        """
         conditions = self.conditions(client, round_number)
-        return next(
-            (k for k in range(len(self.profiles), 0, -1) if self.fits(client, k, conditions)), None
-        )
+        return [k for k in range(1, len(self.profiles) + 1) if self.fits(client, k, conditions)]
 
     def round_times(
         self, cohort: Sequence[int], tasks: Sequence[TrainTask], round_number: int

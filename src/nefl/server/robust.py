@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nefl.nesting.corners import corner
-from nefl.nesting.inside import of_member
+from nefl.nesting.inside import of_member, trained_within
 from nefl.nesting.spec import Family
 from nefl.server.check import check_update
 from nefl.state import ClientUpdate, ServerState
@@ -87,7 +87,8 @@ class RobustAggregate:
         return [
             tensors if submodel == number else of_member(tensors, number)
             for submodel, tensors in self._updates.values()
-            if number in (submodel, *self._family.members_within(submodel))
+            if number == submodel
+            or number in trained_within(tensors, self._state, self._family, submodel)
         ]
 
     def _vote(self, old: Tensor, votes: Sequence[Tensor]) -> Tensor:

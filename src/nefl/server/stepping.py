@@ -13,6 +13,7 @@ from torch import Tensor
 from nefl.config import ServerConfig
 from nefl.errors import OwnCodeError
 from nefl.nesting.coverage import cells
+from nefl.nesting.inside import trained_within
 from nefl.nesting.sets import memory_layout, set_layout, sets_of, shared_set_layout
 from nefl.nesting.spec import Family
 from nefl.own_code import own_code, place_of
@@ -127,7 +128,8 @@ class Stepped:
             total.add(replace(update, trained={**update.trained, **update.sent[name]}, sent={}))
         submodel = update.task.submodel
         self._clients[submodel] += 1
-        for each in (submodel, *self._family.members_within(submodel)):
+        within = trained_within(update.trained, self._state, self._family, submodel)
+        for each in (submodel, *within):
             self._own_clients[each] += 1
 
     @torch.no_grad()

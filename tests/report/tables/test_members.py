@@ -63,3 +63,23 @@ def test_without_facts_a_single_model_is_the_first_column(make_run: MakeRun) -> 
     single = read_run(make_run("b", [[0.3]], settings={"model.method": "fedavg"}))
     [grid] = member_grids(compare([family, single]))
     assert [cell.text for cell in grid.rows[1]][2:] == ["30.00", ""]
+
+
+def test_members_alone_stand_by_their_number_whatever_their_size(make_run: MakeRun) -> None:
+    options = {"model.method": "exclusive"}
+    runs = [
+        run(
+            make_run,
+            f"alone{member}",
+            [0.1 * member],
+            (size,),
+            **options,
+            **{"model.method_options": {"member": member}},
+        )
+        for member, size in ((1, 100), (2, 200), (3, 300))
+    ]
+    [alone] = member_grids(compare(runs))
+    assert [cell.text for cell in alone.rows[0]][2:] == ["10.00", "20.00", "30.00"]
+    family = run(make_run, "family", [0.1, 0.2, 0.3], (100, 250, 900))
+    beside = member_grids(compare([family, *runs]))[0]
+    assert [cell.text for cell in beside.rows[1]][2:] == ["10.00", "20.00", "30.00"]

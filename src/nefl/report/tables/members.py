@@ -82,8 +82,10 @@ def _line(row: Row, sizes: Sequence[int]) -> _Line:
     scores = [run.scores for run in row.runs if run.scores]
     count = min(map(len, scores), default=0)
     columns = {k: k for k in range(count)}
-    own = _sizes(row.runs[0])
-    if count == 1 and len(own) == 1 and sizes:
+    own, settings = _sizes(row.runs[0]), row.runs[0].settings
+    if settings.get("model.method") == ALONE:
+        columns = {int(settings.get(MEMBER, 1)) - 1: 0} if count else {}
+    elif count == 1 and len(own) == 1 and sizes:
         columns = {min(range(len(sizes)), key=lambda k: abs(sizes[k] - own[0])): 0}
     found = {column: Spread(tuple(s[k] for s in scores)) for column, k in columns.items()}
     return _Line(row.name, len(row.runs), found, row.finished)
@@ -99,7 +101,7 @@ def _merged(lines: Sequence[tuple[Row, _Line]]) -> list[_Line]:
             settings.pop(MEMBER, None)
             key = repr(sorted(settings.items()))
             told = " ".join(w for w in line.name.split(" ") if not w.startswith((MEMBER, FAMILY)))
-            name = f"{told} ({settings.get(FAMILY, 'nefl-wd')})"
+            name = f"{told} ({settings.get(FAMILY, 'nefl-d')})"
         together.setdefault(key, []).append(_Line(name, line.seeds, line.scores, line.finished))
     return [
         _Line(

@@ -38,7 +38,7 @@ from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.averages import check_average
 from nefl.server.check import not_finite_in
-from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, with_unlocked
+from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.devices import Fleet
 from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
@@ -149,7 +149,6 @@ class NestedStrategy(Strategy):
         plan = CohortPlan(
             self._config.clients, len(self._family), self._config.seed, self._fleet, link.roster
         )
-        self._state = with_unlocked(self._state, self._family, plan)
         cohort = sample_cohort(plan, server_round)
         tasks = [self._lowered(task) for task in assign_submodels(cohort, plan, server_round)]
         return self._messages(tasks, MessageType.TRAIN, config, link)
@@ -259,6 +258,11 @@ class NestedStrategy(Strategy):
         if self._profiles and len(self._profiles) != len(self._family):
             raise ConfigError(
                 f"{len(self._profiles)} profiles for {len(self._family)} submodels; give one each"
+            )
+        if self._config.clients.small_first is not None:
+            raise ConfigError(
+                "clients.small_first: Flower's loop counts rounds that fail too, by which nothing "
+                "can be unlocked; leave it out, or run nefl.flower.serve"
             )
         if self._rolling:
             roll(self._family.initial_state(self._config.seed), self._family)
