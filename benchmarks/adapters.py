@@ -36,6 +36,9 @@ RULES = {
 }
 """Methods, as the table names them."""
 
+WATCHED = ("lora", "fedavg")
+"""Those in which the products of means are held against the mean of products."""
+
 GAP = "gap.json"
 
 
@@ -80,7 +83,7 @@ def settings(folder: Path, method: str, seed: int) -> dict[str, Any]:
     values["model"]["method"] = method
     values["model"]["options"] |= {"base": str(folder / "base"), "seed": seed}
     values["engine"] = {"name": "serial", "device": "cpu"}
-    if method == "lora":
+    if method in WATCHED:
         values["server"]["average"] = "benchmarks.adapters:Watched"
     return values
 
@@ -126,12 +129,14 @@ def show(folder: Path) -> None:
             cells = [*cells, "", "", ""] if method == "fedavg-small" else ["", "", "", *cells]
         sent = statistics.mean(run["bytes_up"] for run in runs) / 2**20
         print(f"| {name} | {' | '.join(cells)} | {sent:.1f} MiB |")
-    gaps = [json.loads((folder / f"lora-{s}" / GAP).read_text()) for s in SEEDS]
-    first, last = ([gap[place] for gap in gaps] for place in (0, -1))
-    print(
-        "|mean(B)·mean(A) − mean(B·A)| / |mean(B·A)|: "
-        f"{statistics.mean(first):.2f} in the first round, {statistics.mean(last):.2f} in the last"
-    )
+    for method in WATCHED:
+        gaps = [json.loads((folder / f"{method}-{s}" / GAP).read_text()) for s in SEEDS]
+        first, last = ([gap[place] for gap in gaps] for place in (0, -1))
+        print(
+            f"{method}: |mean(B)·mean(A) − mean(B·A)| / |mean(B·A)| is "
+            f"{statistics.mean(first):.2f} in the first round, {statistics.mean(last):.2f} in the "
+            "last"
+        )
 
 
 def main() -> None:
