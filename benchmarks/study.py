@@ -73,11 +73,11 @@ def within(name: str, family: str, **options: Any) -> Arm:
 
 
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    "within": {},
-    "within-fading": {"fade": 0.0},
+    "within": {"teacher": "largest"},
+    "within-fading": {"teacher": "largest", "fade": 0.0},
     "within-untaught": {"teacher": "none"},
-    "within-light": {"weight": 0.3},
-    "within-all": {"which": "all"},
+    "within-light": {"teacher": "largest", "weight": 0.3},
+    "within-all": {"teacher": "largest", "which": "all"},
 }
 """Ways to train members within, of which one goes on; all with momentum 0.6, on the tuning seed."""
 

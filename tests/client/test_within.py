@@ -150,7 +150,7 @@ def test_a_client_with_nothing_inside_trains_as_ever() -> None:
         ({"teaching": 1.1}, "teaching is 1.1: give a share from 0 to 1"),
         ({"temperature": 0}, "temperature is 0: give a number above 0"),
         ({"which": "one", "teacher": "none", "weight": 2.0}, "every, weight and fade: with which"),
-        ({"which": "one"}, "nobody to learn from; set teacher to 'none'"),
+        ({"which": "one", "teacher": "largest"}, "nobody to learn from; set teacher to 'none'"),
         ({"family": "fedavg"}, "family 'fedavg': has one submodel alone"),
         ({"family": "depthfl-sd"}, "or an objective of its own; take one of nefl-wd"),
         ({"weights": 1}, "within takes family, which"),

@@ -196,6 +196,17 @@ def load(path: str | Path, family: Family | str | None = None) -> TrainedFamily:
         raise RunError(
             f"{path}: describes {len(card.submodels)} submodels, the family has {len(family)}"
         )
+    if card.base and card.base != family.base_checksum:
+        raise RunError(
+            f"{path}: was trained on another base ({card.base[:12]}) than the family has "
+            f"({family.base_checksum[:12] or 'none'}); give a family on that one"
+        )
+    for number, (told, spec) in enumerate(zip(card.submodels, family.specs, strict=True), start=1):
+        if told.spec != spec:
+            raise RunError(
+                f"{path}: its submodel {number} is {told.spec}, that of the family {spec}; give "
+                "the family that it was trained with"
+            )
     shared = _below("shared/", tensors)
     own = tuple(_below(f"submodel/{k}/", tensors) for k in range(1, len(family) + 1))
     check_layout(Path(path), shared, family.global_layout)

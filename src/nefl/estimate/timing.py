@@ -107,6 +107,8 @@ def _site(setting: Setting, batch: int, device: torch.device) -> Site:
         config,
         data=replace(config.data, train=None, test=None),
         local=replace(config.local, epochs=1, batch_size=batch, compile=False),
+        # Programs of devices take minutes to make: what is timed is torch.
+        engine=replace(config.engine, client="torch", client_share=1.0, programs=None),
     )
     everything = Partition(np.arange(batch, dtype=np.int64), np.array([0, batch], dtype=np.int64))
     return Site(one_step, setting.family, few, everything, device)

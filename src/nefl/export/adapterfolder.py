@@ -32,6 +32,11 @@ def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
         raise ConfigError(
             f"format peft: {card.model} is no adapter on a base in a folder; export it to another"
         )
+    if network.cut:
+        raise ConfigError(
+            "format peft: this member's base is cut short, which such a folder cannot say; take "
+            "--format huggingface"
+        )
     base = network.source
     tensors = {
         PREFIX + name.removeprefix("base.").replace(f".{ADAPTER}.", "."): tensor.detach()

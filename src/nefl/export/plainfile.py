@@ -9,7 +9,7 @@ from nefl.artifacts.card import CARD_KEY, Card, card_to_json
 from nefl.artifacts.checkpoint import check_layout
 from nefl.artifacts.tensorfile import save_tensors
 from nefl.elastic.file import checksum, read_checked
-from nefl.errors import NeflError, RunError
+from nefl.errors import ConfigError, NeflError, RunError
 from nefl.export.fold import fold
 from nefl.export.runner import Save, TorchRunner
 from nefl.methods import networks_of
@@ -22,7 +22,16 @@ SCALE = ".int8_scale"
 
 
 def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
-    """Return what writes the file, with whatever card."""
+    """Return what writes the file, with whatever card.
+
+    Raises:
+        ConfigError: if the network has adapters, whose base no such file holds.
+    """
+    if card.base:
+        raise ConfigError(
+            f"format safetensors: {card.model} is an adapter on a base; take --format peft for the "
+            "adapter or --format huggingface for both in one, or export all ranks (no --submodel)"
+        )
     tensors = {n: t.detach().contiguous() for n, t in network.state_dict().items()}
     if card.quantized:
         tensors = quantize_weights(tensors)

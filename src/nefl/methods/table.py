@@ -80,7 +80,7 @@ def within(
     fade: float = 1.0,
     every: int = 1,
     from_round: int = 1,
-    teacher: Teacher = "largest",
+    teacher: Teacher = "none",
     teaching: float = 0.5,
     temperature: float = 1.0,
     trains: Trains = "all",

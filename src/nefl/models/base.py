@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from nefl.errors import ConfigError, DataError, NeflError
@@ -64,10 +65,16 @@ class FolderBase:
         """Return the model without storage; nothing but its settings is read."""
         transformers = need_text("transformers")
         config = read_config(self.path)
-        with torch.device("meta"):
-            model: nn.Module = transformers.AutoModelForCausalLM.from_config(
-                config, dtype=_dtype(config)
-            )
+        try:
+            with torch.device("meta"):
+                model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+                    config, dtype=_dtype(config)
+                )
+        except ValueError:  # it would list all that it knows
+            raise DataError(
+                f"{self.path}: is a model of type {config.model_type!r}, no causal language model; "
+                "give one that foretells the next token"
+            ) from None
         return model.requires_grad_(False)
 
     def module(self) -> nn.Module:
@@ -224,15 +231,22 @@ def _loaded(path: str, _checksum: str) -> nn.Module:
     transformers.utils.logging.disable_progress_bar()
     dtype = _dtype(read_config(path))
     try:
-        model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+        model: nn.Module
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
             path,
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,
             dtype=dtype,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise DataError(f"{path}: transformers cannot load it ({_first(error)})") from None
+    if missing := sorted(found["missing_keys"]):  # transformers would draw them at random
+        raise DataError(
+            f"{path}: its weights lack {missing[0]} ({len(missing)} tensors in all); give a whole "
+            "model, as save_pretrained writes it"
+        )
     named = dict(model.named_parameters())
     for file in weight_files(Path(path)):
         for name, tensor in safetensors.load_file(file).items():

@@ -53,6 +53,7 @@ class LoraModel(Adapted):
         self.base = base
         self.source = source
         self.rank, self.scaling, self._outputs = rank, scaling, outputs
+        self.cut = False  # whether the base ends before its last block
         self._causal = hasattr(base, "generate")  # a model of transformers
         self.factors = tuple(
             Factors(f"base.{name}.lora_A.{ADAPTER}.weight", f"base.{name}.lora_B.{ADAPTER}.weight")
@@ -174,6 +175,7 @@ class LoraBuilder:
         model = LoraModel(
             base, rank, self.scaling, self.outputs, fixed_a=self.fixed_a, source=self.base
         )
+        model.cut = self.cut and kept < len(spec.blocks[0])
         if self.fixed_a and not on_meta:
             for pair in model.factors:
                 parameter = model.get_parameter(pair.a)

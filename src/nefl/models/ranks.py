@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from nefl.config.learning import LORA
-from nefl.errors import ConfigError
-from nefl.models.base import Base, FolderBase, MadeBase, open_folder
+from nefl.errors import ConfigError, DataError
+from nefl.extras import need
+from nefl.models.base import EXTRA, Base, FolderBase, MadeBase, open_folder
 from nefl.models.lora import LoraBuilder, find_blocks, find_targets
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta
@@ -193,6 +194,7 @@ def _check_inputs(base: nn.Module, signature: Signature, source: str) -> None:
             f"{source}: foretells the next token, and the data is for something else; give texts "
             "for the next token, or a base of your own as package.module:function"
         )
+    _check_tokenizer(Path(source), signature)
     size, longest = config.vocab_size, getattr(config, "max_position_embeddings", None)
     if signature.tokens > size:
         raise ConfigError(
@@ -203,6 +205,26 @@ def _check_inputs(base: nn.Module, signature: Signature, source: str) -> None:
         raise ConfigError(
             f"{source}: takes texts of {longest} tokens, the data's have "
             f"{signature.input_shape[0]}; give a smaller data.options.length"
+        )
+
+
+def _check_tokenizer(folder: Path, signature: Signature) -> None:
+    """Refuse data in other tokens than the base's own, whose numbers would mean nothing to it.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return
+    try:
+        known = need("tokenizers", EXTRA).Tokenizer.from_file(str(file)).get_vocab_size()
+    except Exception as error:  # the library raises its own kind, of no common base
+        raise DataError(f"{file}: is no tokenizer ({str(error)[:200]})") from None
+    if known != signature.tokens:
+        raise ConfigError(
+            f"{folder}: has a tokenizer of {known} tokens, and the data is in "
+            f"{signature.tokens}; set data.options.tokenizer to {folder}"
         )
 
 

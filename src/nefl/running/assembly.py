@@ -140,10 +140,9 @@ class Setting:
         """Return checksums of all that the result depends on; the engine is not among it."""
         weights = self.config.model.weights
         known = {} if weights is None else {"weights": weights_checksum(Path(weights))}
-        code, base = self.code_identity(), self.family.base_checksum
+        code = self.code_identity()
         return {
             **known,
-            **({BASE: base} if base else {}),
             SETTINGS: settings_checksum(self.config),
             **self.data_identity(),
             "model": self.family.fingerprint,
@@ -156,9 +155,10 @@ class Setting:
         return code_checksums([*named_code(self.config), *filter(None, [registered])])
 
     def data_identity(self) -> dict[str, str]:
-        """Return checksums of what the run is trained and measured on."""
-        task = self.task
+        """Return checksums of what the run is trained and measured on, a frozen base included."""
+        task, base = self.task, self.family.base_checksum
         return {
+            **({BASE: base} if base else {}),
             "data": _sha256(
                 json.dumps([task.kind, task.facts, task.class_names], sort_keys=True),
                 json.dumps(code_of(task), sort_keys=True) if self.config.task == GIVEN else "",

@@ -12,6 +12,7 @@ from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.facts import read_facts
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.notes import CONFIG, stored_config
+from nefl.config.learning import LORA
 from nefl.elastic.adopt import MatchedRows, adopt, recalibrate
 from nefl.elastic.file import load
 from nefl.errors import ConfigError
@@ -36,6 +37,7 @@ class Trained:
         signature: what the model takes and gives.
         class_names: the classes they tell apart.
         facts: what is known of their inputs, where that was noted.
+        base: the checksum of what is frozen under them; empty where nothing is.
     """
 
     state: ServerState
@@ -43,6 +45,7 @@ class Trained:
     signature: Signature
     class_names: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,11 @@ def first_state(setting: Setting) -> FirstState:
         return FirstState(fresh)
     trained = read_trained(Path(given))
     _check_inputs(setting.task, trained)
+    if trained.base != setting.family.base_checksum:
+        raise ConfigError(
+            f"model.start {given}: its base is {trained.base[:12] or 'none'}, another one than "
+            f"this run's ({setting.family.base_checksum[:12] or 'none'}); start from a run on it"
+        )
     state, new = adopt(trained.state, fresh, setting.family, _matched_rows(setting, trained))
     state = recalibrate(state, setting.family, list(_batches(setting)))
     weights = state_sha256(trained.state)
@@ -90,7 +98,7 @@ def read_trained(path: Path) -> Trained:
         )
     found = load(path)
     card = found.card
-    return Trained(found.state, card.kind, card.signature, card.class_names, card.facts)
+    return Trained(found.state, card.kind, card.signature, card.class_names, card.facts, card.base)
 
 
 def _read_run(path: Path) -> Trained:
@@ -101,12 +109,14 @@ def _read_run(path: Path) -> Trained:
         setting = assemble(config)
         task = setting.task
         state = read_kept(path, setting.family)
-        return Trained(state, task.kind, task.signature, task.class_names, task.facts)
+        base = setting.family.base_checksum
+        return Trained(state, task.kind, task.signature, task.class_names, task.facts, base)
     # JSON has lists where shapes were tuples.
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.arguments.items()}
     family = family_of(config.model, facts.signature, given)
     state, known = read_kept(path, family), facts.signature
-    return Trained(state, facts.kind, known, facts.class_names, facts.inputs)
+    base = family.base_checksum
+    return Trained(state, facts.kind, known, facts.class_names, facts.inputs, base)
 
 
 def _check_inputs(new: Task, old: Trained) -> None:
@@ -140,6 +150,8 @@ def _shown(columns: Sequence[Mapping[str, Any]] | None) -> str:
 def _matched_rows(setting: Setting, old: Trained) -> list[MatchedRows]:
     """Return which rows of tensors are which: of classes by name, of tokens by number."""
     task, signature = setting.task, setting.task.signature
+    if setting.config.model.name == LORA:
+        return []  # adapters have no row for a class or token: those are the base's
     # Asked of the model itself: what grows when there is one more has a row for each.
     wider = replace(signature, outputs=signature.outputs + 1)
     arguments = {
