@@ -97,3 +97,15 @@ def test_from_texts_and_tables_to_answers(task_runs: dict[str, Path], tmp_path: 
     assert "rows.csv, 2" in said
     with pytest.raises(ConfigError, match="give a file to answer for"):
         invoke("predict", out)
+
+
+def test_programs_that_train_take_no_other_options(tmp_path: Path) -> None:
+    for wrong, message in (
+        (("--quantize", "int8"), "leave out --fits, --quantize"),
+        (("--best",), "leave out --fits, --quantize"),
+        (("--all", "--submodel", 1), "--all and --submodel"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            invoke("export", "digits", "--trainable", "-o", tmp_path / "out", *wrong)
+    with pytest.raises(ConfigError, match="--all belongs to --trainable"):
+        invoke("export", "digits", "--all", "-o", tmp_path / "out")
