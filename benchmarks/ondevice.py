@@ -9,6 +9,7 @@ the cache; the first call takes minutes.
 """
 
 import argparse
+import importlib
 import json
 import resource
 import statistics
@@ -133,6 +134,8 @@ def measure(model: str, root: str, client: str, number: int) -> dict[str, float]
     began = extract(state, setting.family, number)
     if client == "executorch":
         DeviceClients(setting.config, setting.family, setting.task).program(number)
+        # Its Python packages are no part of what a device needs, nor is torch, which is there too.
+        importlib.import_module("executorch.extension.training")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = []
     for turn in range(TIMED + 1):

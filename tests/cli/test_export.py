@@ -140,3 +140,15 @@ def test_an_elastic_file_of_ones_own_model_asks_for_its_function(
         invoke(*asked, "--model", "elastic_net:narrower")
     (found,) = json.loads(invoke(*asked, "--model", "elastic_net:family"))["predictions"]
     assert found["submodel"] == 2
+
+
+def test_programs_that_train_take_no_other_options(tmp_path: Path) -> None:
+    for wrong, message in (
+        (("--quantize", "int8"), "leave out --fits, --quantize"),
+        (("--best",), "leave out --fits, --quantize"),
+        (("--all", "--submodel", 1), "--all and --submodel"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            invoke("export", "digits", "--trainable", "-o", tmp_path / "out", *wrong)
+    with pytest.raises(ConfigError, match="--all belongs to --trainable"):
+        invoke("export", "digits", "--all", "-o", tmp_path / "out")

@@ -75,13 +75,14 @@ def try_client(
         clients = DeviceClients(config, setting.family, setting.task)
         program = clients.program(submodel)
         site = setting.site()
-        first = site.train(task, weights)
-        wanted = clients.train(task, weights, *site.given_to(task))
+        rows, how = site.given_to(task)
         with tempfile.TemporaryDirectory(prefix="nefl-task-") as place:
             folder = Path(place)
-            write_task(folder, task, program, weights, *site.given_to(task))
+            write_task(folder, task, program, weights, rows, how)
             _run(command, folder, limit)
             update = read_update(folder, task, program.card)
+        first = site.train(task, weights)
+        wanted = clients.train(task, weights, rows, how)
     apart = _apart(update.trained, wanted.trained)
     if update.examples != wanted.examples or not apart <= TOLERANCE:
         raise UpdateError(
