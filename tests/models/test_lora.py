@@ -2,11 +2,14 @@
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import nefl
@@ -314,3 +317,84 @@ def test_code_in_a_folder_is_never_run(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "base" / "mine.py").write_text("raise SystemExit('ran')")
     with pytest.raises(DataError, match=r"transformers cannot read its config.json"):
         lora_family(tmp_path / "base", TAKES)
+
+
+def another_base(llama: Path, folder: Path, change: str = "") -> Path:
+    """Return a copy of a base with other weights, or with one that lacks a tensor, or cut off."""
+    shutil.copytree(llama, folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    first = next(name for name in tensors if name.endswith("up_proj.weight"))
+    if change == "missing":
+        del tensors[first]
+    else:
+        tensors[first] = tensors[first] + 1
+    save_file(tensors, file, {"format": "pt"})
+    if change == "cut off":
+        file.write_bytes(file.read_bytes()[:100])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("missing", r"lack \S*up_proj.weight \(1 tensors"),
+        ("cut off", "transformers cannot load it"),
+    ],
+)
+def test_a_base_that_is_not_whole_is_refused(
+    llama: Path, tmp_path: Path, change: str, reason: str
+) -> None:
+    """Transformers would draw what is missing at random, in each process anew."""
+    family = lora_family(another_base(llama, tmp_path / "base", change), TAKES, ranks=[1, 2])
+    with pytest.raises(DataError, match=reason):
+        family.build(family.specs[0])
+
+
+def test_a_run_over_another_base_is_neither_measured_nor_exported_nor_begun_from(
+    lora_settings: Settings, lora_run: Path, llama: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(lora_run, run)
+    other = str(another_base(llama, tmp_path / "other"))
+    config = run / "config.json"
+    config.write_text(config.read_text().replace(str(llama), other))
+    for act in (nefl.evaluate, lambda path: nefl.export_family(path, tmp_path / "f.safetensors")):
+        with pytest.raises(RunError, match="base"):
+            act(run)
+    options = {**lora_settings["model"]["options"], "base": other}
+    changes = {"model.options": options, "model.start": str(lora_run)}
+    with pytest.raises(ConfigError, match="model.start .*its base is .*another one than this run"):
+        nefl.train(with_settings(lora_settings, changes), tmp_path / "new")
+    same = with_settings(lora_settings, {"model.start": str(lora_run), "rounds": 1})
+    assert nefl.train(same, tmp_path / "on").summary["failures"] == 0
+
+
+def test_an_elastic_file_opens_over_its_own_base_and_ranks_alone(
+    lora_run: Path, llama: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "family.safetensors"
+    nefl.export_family(lora_run, file)
+    targets = ["q_proj", "up_proj"]
+    right = lora_family(llama, TAKES, ranks=[1, 2, 4], targets=targets)
+    assert len(nefl.load(file, right).family) == 3
+    other = another_base(llama, tmp_path / "other")
+    with pytest.raises(RunError, match="was trained on another base"):
+        nefl.load(file, lora_family(other, TAKES, ranks=[1, 2, 4], targets=targets))
+    with pytest.raises(RunError, match="its submodel 2 is"):
+        nefl.load(file, lora_family(llama, TAKES, ranks=[1, 3, 4], targets=targets))
+
+
+def test_data_in_other_tokens_than_the_bases_own_is_refused(llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(llama, folder)
+    tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [])).save(
+        str(folder / "tokenizer.json")
+    )
+    with pytest.raises(ConfigError, match="tokenizer of 2 tokens, and the data is in 256"):
+        lora_family(folder, TAKES, ranks=[1, 2])
+
+
+def test_a_cut_base_is_no_adapter_of_peft(llama: Path) -> None:
+    family = lora_family(llama, TAKES, ranks=[2, 4], depths=[1, 3], cut=True)
+    assert [family.build(spec).cut for spec in family.specs] == [True, False]
