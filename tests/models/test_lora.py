@@ -395,6 +395,12 @@ def test_data_in_other_tokens_than_the_bases_own_is_refused(llama: Path, tmp_pat
         lora_family(folder, TAKES, ranks=[1, 2])
 
 
+def test_adapters_do_not_train_in_executorch(lora_settings: Settings) -> None:
+    settings = with_settings(lora_settings, {"engine.client": "executorch"})
+    with pytest.raises(ConfigError, match="model 'lora' has frozen weights"):
+        assemble(config_from(settings))
+
+
 def test_a_cut_base_is_no_adapter_of_peft(llama: Path) -> None:
     family = lora_family(llama, TAKES, ranks=[2, 4], depths=[1, 3], cut=True)
     assert [family.build(spec).cut for spec in family.specs] == [True, False]

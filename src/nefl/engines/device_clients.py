@@ -48,6 +48,9 @@ def check_device_clients(config: RunConfig, family: Family, device: str) -> None
     method, local, name = method_of(config.model), config.local, config.model.method
     clip = method.clip_norm if local.clip_norm is None else local.clip_norm
     refused = {
+        f"model {config.model.name!r} has frozen weights, which a program would have to hold": any(
+            family.frozen(len(family))
+        ),
         f"local.optimizer {local.optimizer!r}: the runtime has sgd": local.optimizer != "sgd",
         f"gradients are clipped to {clip}, which the runtime does not; set local.clip_norm to 0": (
             bool(clip)
