@@ -26,7 +26,7 @@ def test_the_oracle_knows_the_family() -> None:
 
 
 def test_a_check_that_lets_something_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nefl.server.aggregate.check_update", lambda *_: None)
+    monkeypatch.setattr("nefl.server.aggregate.check_update", lambda *_, **__: None)
     draft = honest(7, 1, random.Random(0))
     draft.trained["fc.bias"] = torch.full((2,), torch.nan)
     with pytest.raises(AssertionError, match=f"{Aggregate.__name__} counted"):

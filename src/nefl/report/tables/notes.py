@@ -21,7 +21,9 @@ def left_out_of_means(each: Gathered) -> list[str]:
 
 def unlike_metrics(gathered: Sequence[Gathered]) -> list[str]:
     """Say that rows are measured by several metrics, so that nobody compares across them."""
-    holders = _holders(gathered, [with_arrow(each.runs[0].metric) for each in gathered])
+    holders: dict[str, dict[str, None]] = {}
+    for each in gathered:
+        holders.setdefault(with_arrow(each.runs[0].metric), {})[each.name] = None
     if len(holders) < 2:
         return []
     told = "; ".join(f"{metric}: {', '.join(names)}" for metric, names in holders.items())
