@@ -1,6 +1,7 @@
 """Clients that train in ExecuTorch, beside clients that train with torch.
 
     python benchmarks/ondevice.py parity --root CIFAR10 [model ...]   # one client's update
+    python benchmarks/ondevice.py exact --root CIFAR10 [model ...]    # gradients against float64
     python benchmarks/ondevice.py cost --root CIFAR10 [model ...]     # time, memory, size of files
     python benchmarks/ondevice.py mixed --root CIFAR10 --out FOLDER   # whole runs, three seeds
 
@@ -17,11 +18,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import nefl
 from nefl.artifacts.programfile import seal
@@ -30,6 +32,10 @@ from nefl.config.reading import config_from
 from nefl.engines.device_clients import DeviceClients
 from nefl.engines.tuning import tune_process
 from nefl.nesting.corners import extract
+from nefl.nesting.spec import SubmodelSpec
+from nefl.ondevice.plain import Trained
+from nefl.ondevice.programs import Wanted
+from nefl.ondevice.runtime import Session, lower
 from nefl.running.assembly import Setting, assemble
 from nefl.state import Tensors, TrainTask
 
@@ -70,18 +76,44 @@ ARMS: dict[str, dict[str, Any]] = {
 SEEDS = (0, 1, 2)
 
 
-def few_clients(model: str, root: str, client: str, examples: int) -> Setting:
+def few_clients(
+    model: str, root: str, client: str, examples: int, method: str = "nefl-wd"
+) -> Setting:
     """Return a run of a few clients with so many images each, in batches of 32."""
     data = {"name": "cifar10", "root": root, "train": CLIENTS * examples, "test": 100}
     values = {
         "rounds": 1,
-        "model": {"name": model, "method": "nefl-wd"},
+        "model": {"name": model, "method": method},
         "data": {"name": "digits"} if model == "resnet8" else data,
         "clients": {"count": 20 if model == "resnet8" else CLIENTS, "per_round": 1},
-        "local": {"epochs": 1, "momentum": 0.9, "weight_decay": 5e-4, "learning_rate": 0.05},
+        "local": {
+            "epochs": 1,
+            "momentum": 0.9,
+            "weight_decay": 5e-4,
+            "learning_rate": 0.05,
+            "clip_norm": 0,
+        },
         "engine": {"name": "serial", "device": "cpu", "client": client},
     }
     return assemble(config_from(values))
+
+
+def put(model: nn.Module, activation: nn.Module) -> nn.Module:
+    """Put another activation in the place of every ReLU."""
+    for name, child in list(model.named_modules()):
+        if isinstance(child, nn.ReLU):
+            model.set_submodule(name, activation)
+    return model
+
+
+def smoothed(setting: Setting) -> Setting:
+    """Return a run whose networks have SiLU, which has no kink, in the place of ReLU."""
+    build = setting.family.build
+
+    def smooth(spec: SubmodelSpec) -> nn.Module:
+        return put(build(spec), nn.SiLU())
+
+    return replace(setting, family=replace(setting.family, build=smooth))
 
 
 def apart(found: Tensors, wanted: Tensors, began: Tensors) -> tuple[float, float]:
@@ -97,13 +129,25 @@ def apart(found: Tensors, wanted: Tensors, began: Tensors) -> tuple[float, float
     return (off / size) ** 0.5, (off / moved) ** 0.5
 
 
+def off(found: Tensors, wanted: Tensors) -> float:
+    """Return how far gradients are from others, over the size of those."""
+    apart = sum(float((found[n].double() - t.double()).square().sum()) for n, t in wanted.items())
+    return (apart / sum(float(t.double().square().sum()) for t in wanted.values())) ** 0.5
+
+
 def copied(tensors: Tensors) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def parity(model: str, root: str, examples: int, members: Sequence[int]) -> Iterator[str]:
+def parity(given: argparse.Namespace, model: str) -> Iterator[str]:
     """Compare clients' updates after one round; torch with other kernels is the yardstick."""
-    here, there = (few_clients(model, root, c, examples) for c in ("executorch", "torch"))
+    here, there = (
+        few_clients(model, given.root, client, given.examples, given.method)
+        for client in ("executorch", "torch")
+    )
+    if given.smooth:
+        here, there = smoothed(here), smoothed(there)
+    members = given.member
     state = there.initial_state()
     on_device, with_torch = here.site(), there.site()
     for number in members or range(1, len(there.family) + 1):
@@ -124,6 +168,110 @@ def parity(model: str, root: str, examples: int, members: Sequence[int]) -> Iter
             for part in zip(*rows, strict=True)
         ]
         yield f"| {model} | {number} | {' | '.join(shown)} | {max(losses):.1e} |"
+
+
+class Decisions(nn.Module):
+    """A ReLU that notes what it is given, call by call, or follows decisions made elsewhere.
+
+    Args:
+        given: for each call which values pass; left out, it decides as a ReLU does.
+    """
+
+    def __init__(self, given: Sequence[Tensor] | None = None) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+        self._given = given
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Let pass what is above zero, here or where the decisions were made."""
+        number = len(self.seen)
+        self.seen.append(x.detach())
+        return x.relu() if self._given is None else x * self._given[number].to(x.dtype)
+
+
+class Noting(Trained):
+    """A submodel with its loss, which also gives out what its ReLUs were given."""
+
+    def __init__(self, model: nn.Module, task: nefl.Task, noted: Decisions) -> None:
+        super().__init__(model, task.loss_of)
+        self._noted = noted
+
+    def forward(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        """Return the mean loss, statistics, and the inputs of all ReLUs."""
+        self._noted.seen.clear()
+        outputs = super().forward(inputs, target)
+        return *outputs, *self._noted.seen
+
+
+class Batch:
+    """One batch and one submodel's weights, on which runtimes are held against float64."""
+
+    def __init__(self, setting: Setting, number: int) -> None:
+        self._setting, self._number = setting, number
+        self._weights = extract(setting.initial_state(), setting.family, number)
+        self.inputs, self.target = self._wanted().sample()
+
+    def _wanted(self) -> Wanted:
+        config = self._setting.config
+        batch = config.local.batch_size
+        return Wanted(self._setting.family, self._setting.task, batch, config.model.name, "")
+
+    def _model(self, activation: nn.Module) -> nn.Module:
+        made = put(
+            self._setting.family.build(self._setting.family.specs[self._number - 1]), activation
+        )
+        made.load_state_dict(dict(self._weights))
+        return made.train()
+
+    def torch(self, activation: nn.Module, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """Return torch's gradients."""
+        model = self._model(activation).to(dtype)
+        loss = self._setting.task.loss_of(model(self.inputs.to(dtype)), self.target)
+        torch.autograd.backward(loss)
+        return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    def executorch(self, activation: nn.Module, noted: Decisions) -> dict[str, Tensor]:
+        """Return the gradients of a program made for this batch alone; what is noted is its own."""
+        network = Noting(self._model(activation), self._setting.task, noted)
+        graph = torch.export.export(network, (self.inputs, self.target))
+        session = Session(lower(graph), self.inputs, self.target)
+        for name, tensor in session.parameters.items():
+            tensor.copy_(self._weights[name])
+        outputs = session.run(self.inputs, self.target)
+        noted.seen = [tensor.clone() for tensor in outputs[len(outputs) - len(noted.seen) :]]
+        return {name: tensor.clone() for name, tensor in session.gradients.items()}
+
+
+def exact(model: str, root: str, members: Sequence[int]) -> Iterator[str]:
+    """Hold one batch's gradients against float64: with ReLU, with its decisions held, with SiLU."""
+    setting = few_clients(model, root, "torch", 32)
+    for number in members or range(1, len(setting.family) + 1):
+        batch, decided = Batch(setting, number), Decisions()
+        wanted = batch.torch(decided, torch.float64)
+        passed = [x > 0 for x in decided.seen]
+        for name, make in (
+            ("ReLU", Decisions),
+            ("ReLU, decisions of float64", lambda passed=passed: Decisions(passed)),
+            ("SiLU", nn.SiLU),
+        ):
+            if name == "SiLU":
+                wanted = batch.torch(nn.SiLU(), torch.float64)
+            found, flipped = [], []
+            for runtime in ("torch", "torch without oneDNN", "executorch"):
+                activation = make()
+                noted = activation if isinstance(activation, Decisions) else Decisions()
+                with torch.backends.mkldnn.flags(enabled=runtime != "torch without oneDNN"):
+                    got = (
+                        batch.executorch(activation, noted)
+                        if runtime == "executorch"
+                        else batch.torch(activation)
+                    )
+                found.append(off(got, wanted))
+                seen = zip(noted.seen, passed, strict=False)
+                flipped.append(sum(int(((x > 0) != p).sum()) for x, p in seen))
+            values = sum(p.numel() for p in passed)
+            shown = " | ".join(f"{off:.1e}, {n}" for off, n in zip(found, flipped, strict=True))
+            yield f"| {model} | {number} | {name} | {shown} | {values:,} |"
 
 
 def measure(model: str, root: str, client: str, number: int) -> dict[str, float]:
@@ -191,12 +339,14 @@ def mixed(data: str, root: str, out: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("parity", "cost", "mixed", "one"))
+    parser.add_argument("what", choices=("parity", "exact", "cost", "mixed", "one"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--root", default="", help="the folder of CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
     parser.add_argument("--examples", type=int, default=100, help="images of a client")
     parser.add_argument("--member", type=int, nargs="*", default=(), help="only these members")
+    parser.add_argument("--method", default="nefl-wd", help="parity: the method")
+    parser.add_argument("--smooth", action="store_true", help="parity: SiLU in place of ReLU")
     given = parser.parse_intermixed_args()
     if given.what == "one":
         model, client, number = given.names
@@ -205,7 +355,8 @@ def main() -> None:
     tune_process(1)
     for name in given.names or (MIXED if given.what == "mixed" else MODELS):
         lines = {
-            "parity": lambda name=name: parity(name, given.root, given.examples, given.member),
+            "parity": lambda name=name: parity(given, name),
+            "exact": lambda name=name: exact(name, given.root, given.member),
             "cost": lambda name=name: cost(name, given.root, given.member),
             "mixed": lambda name=name: mixed(name, given.root, given.out),
         }[given.what]()
