@@ -28,6 +28,7 @@ from torch import Tensor, nn
 import nefl
 from nefl.artifacts.programfile import seal
 from nefl.artifacts.trainable import trainable_to_json
+from nefl.client.training import local_steps, own_generator
 from nefl.config.reading import config_from
 from nefl.engines.device_clients import DeviceClients
 from nefl.engines.tuning import tune_process
@@ -106,12 +107,20 @@ def put(model: nn.Module, activation: nn.Module) -> nn.Module:
     return model
 
 
+class Smooth(nn.Module):
+    """A ReLU without a kink (squareplus): its slope changes by little where a sign does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (x + √(x² + 1)) / 2."""
+        return 0.5 * (x + torch.sqrt(x * x + 1))
+
+
 def smoothed(setting: Setting) -> Setting:
-    """Return a run whose networks have SiLU, which has no kink, in the place of ReLU."""
+    """Return a run whose networks have such an activation in the place of ReLU."""
     build = setting.family.build
 
     def smooth(spec: SubmodelSpec) -> nn.Module:
-        return put(build(spec), nn.SiLU())
+        return put(build(spec), Smooth())
 
     return replace(setting, family=replace(setting.family, build=smooth))
 
@@ -140,34 +149,66 @@ def copied(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def parity(given: argparse.Namespace, model: str) -> Iterator[str]:
-    """Compare clients' updates after one round; torch with other kernels is the yardstick."""
+    """Compare clients' updates after one round, with each other and with float64."""
     here, there = (
         few_clients(model, given.root, client, given.examples, given.method)
         for client in ("executorch", "torch")
     )
     if given.smooth:
         here, there = smoothed(here), smoothed(there)
-    members = given.member
     state = there.initial_state()
     on_device, with_torch = here.site(), there.site()
-    for number in members or range(1, len(there.family) + 1):
+    for number in given.member or range(1, len(there.family) + 1):
         began = extract(state, there.family, number)
-        found, itself, losses = [], [], []
+        found: dict[str, list[float]] = {}
+        losses = []
         for client in range(CLIENTS):
             task = TrainTask(1, client, number)
             first = with_torch.train(task, began)
             wanted = copied(first.trained)
             update = on_device.train(task, began)
-            found.append(apart(update.trained, wanted, began))
             losses.append(abs(update.metrics["loss"] - first.metrics["loss"]))
             with torch.backends.mkldnn.flags(enabled=False):
-                itself.append(apart(with_torch.train(task, began).trained, wanted, began))
+                plain = copied(with_torch.train(task, began).trained)
+            exact = in_float64(there, task, began)
+            for pair, (one, other) in {
+                "executorch - torch": (update.trained, wanted),
+                "plain - torch": (plain, wanted),
+                "executorch - plain": (update.trained, plain),
+                "torch - float64": (wanted, exact),
+                "plain - float64": (plain, exact),
+                "executorch - float64": (update.trained, exact),
+            }.items():
+                size, moved = apart(one, other, began)
+                found.setdefault(pair, []).append(size)
+                if pair == "executorch - torch":
+                    found.setdefault("of movement", []).append(moved)
         shown = [
             f"{statistics.median(part):.1e} ({max(part):.1e}), {sum(p > LIMIT for p in part)}"
-            for rows in (found, itself)
-            for part in zip(*rows, strict=True)
+            for part in found.values()
         ]
-        yield f"| {model} | {number} | {' | '.join(shown)} | {max(losses):.1e} |"
+        what = f"{model}{', smooth' if given.smooth else ''} ({given.method}, {given.examples})"
+        yield f"| {what} | {number} | {' | '.join(shown)} | {max(losses):.1e} |"
+
+
+def in_float64(setting: Setting, task: TrainTask, began: Tensors) -> dict[str, Tensor]:
+    """Train a task in float64, on the batches that float32 has: what all others come near to."""
+    model = setting.family.build(setting.family.specs[task.submodel - 1])
+    model.load_state_dict(dict(began))
+    model.double().train()
+    rows, how = setting.site().given_to(task)
+    local = how.local
+    descent = torch.optim.SGD(
+        model.parameters(), local.learning_rate, local.momentum, weight_decay=local.weight_decay
+    )
+    with own_generator(task, rows, how) as generator:
+        for step in local_steps(task, rows, how, generator):
+            descent.param_groups[0]["lr"] = step.learning_rate
+            descent.zero_grad()
+            loss = setting.task.loss_of(model(step.inputs.double()), step.target)
+            torch.autograd.backward(loss)
+            descent.step()
+    return dict(model.state_dict())
 
 
 class Decisions(nn.Module):
@@ -243,7 +284,7 @@ class Batch:
 
 
 def exact(model: str, root: str, members: Sequence[int]) -> Iterator[str]:
-    """Hold one batch's gradients against float64: with ReLU, with its decisions held, with SiLU."""
+    """Hold one batch's gradients against float64: with ReLU, its decisions held, no kink."""
     setting = few_clients(model, root, "torch", 32)
     for number in members or range(1, len(setting.family) + 1):
         batch, decided = Batch(setting, number), Decisions()
@@ -252,10 +293,10 @@ def exact(model: str, root: str, members: Sequence[int]) -> Iterator[str]:
         for name, make in (
             ("ReLU", Decisions),
             ("ReLU, decisions of float64", lambda passed=passed: Decisions(passed)),
-            ("SiLU", nn.SiLU),
+            ("smooth", Smooth),
         ):
-            if name == "SiLU":
-                wanted = batch.torch(nn.SiLU(), torch.float64)
+            if name == "smooth":
+                wanted = batch.torch(Smooth(), torch.float64)
             found, flipped = [], []
             for runtime in ("torch", "torch without oneDNN", "executorch"):
                 activation = make()
@@ -346,7 +387,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=100, help="images of a client")
     parser.add_argument("--member", type=int, nargs="*", default=(), help="only these members")
     parser.add_argument("--method", default="nefl-wd", help="parity: the method")
-    parser.add_argument("--smooth", action="store_true", help="parity: SiLU in place of ReLU")
+    parser.add_argument("--smooth", action="store_true", help="parity: no kinks in place of ReLU")
     given = parser.parse_intermixed_args()
     if given.what == "one":
         model, client, number = given.names

@@ -38,6 +38,13 @@ def plain_base(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
     )
 
 
+def narrow_base(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """A base that does not give what the task asks for."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(input_shape[0], 12), nn.Identity(), nn.Linear(12, outputs + 1)
+    )
+
+
 def test_a_smaller_rank_is_the_leading_corner(llama: Path) -> None:
     family = lora_family(llama, TAKES, ranks=[2, 4, 8], targets=ALL)
     check_family(family, TAKES.noise(2))
@@ -241,6 +248,9 @@ def test_a_base_of_ones_own(tmp_path: Path) -> None:
     assert {n.split(".")[1] for n in setting.family.layout(1)} == {"1", "3"}
     with pytest.raises(NeflError, match="names no linear map"):
         assemble(config_from(with_settings(settings, {"model.options.targets": ["2"]})))
+    narrow = {"model.options.base": f"{__name__}:narrow_base"}
+    with pytest.raises(NeflError, match=r"narrow_base: submodel 1, .*expected \[2, 2\]"):
+        assemble(config_from(with_settings(settings, narrow)))
 
 
 def trained(settings: Settings, changes: dict[str, Any], out: Path) -> nefl.RunResult:
