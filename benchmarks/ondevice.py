@@ -2,6 +2,7 @@
 
     python benchmarks/ondevice.py parity --root CIFAR10 [model ...]   # one client's update
     python benchmarks/ondevice.py exact --root CIFAR10 [model ...]    # gradients against float64
+    python benchmarks/ondevice.py steps --root CIFAR10 [model ...]    # where updates come apart
     python benchmarks/ondevice.py cost --root CIFAR10 [model ...]     # time, memory, size of files
     python benchmarks/ondevice.py mixed --root CIFAR10 --out FOLDER   # whole runs, three seeds
 
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,26 +192,6 @@ def parity(given: argparse.Namespace, model: str) -> Iterator[str]:
         yield f"| {what} | {number} | {' | '.join(shown)} | {max(losses):.1e} |"
 
 
-def in_float64(setting: Setting, task: TrainTask, began: Tensors) -> dict[str, Tensor]:
-    """Train a task in float64, on the batches that float32 has: what all others come near to."""
-    model = setting.family.build(setting.family.specs[task.submodel - 1])
-    model.load_state_dict(dict(began))
-    model.double().train()
-    rows, how = setting.site().given_to(task)
-    local = how.local
-    descent = torch.optim.SGD(
-        model.parameters(), local.learning_rate, local.momentum, weight_decay=local.weight_decay
-    )
-    with own_generator(task, rows, how) as generator:
-        for step in local_steps(task, rows, how, generator):
-            descent.param_groups[0]["lr"] = step.learning_rate
-            descent.zero_grad()
-            loss = setting.task.loss_of(model(step.inputs.double()), step.target)
-            torch.autograd.backward(loss)
-            descent.step()
-    return dict(model.state_dict())
-
-
 class Decisions(nn.Module):
     """A ReLU that notes what it is given, call by call, or follows decisions made elsewhere.
 
@@ -223,11 +204,113 @@ class Decisions(nn.Module):
         self.seen: list[Tensor] = []
         self._given = given
 
+    def begin(self, given: Sequence[Tensor] | None) -> None:
+        """Begin a batch, with its decisions if they are given."""
+        self.seen, self._given = [], given
+
     def forward(self, x: Tensor) -> Tensor:
         """Let pass what is above zero, here or where the decisions were made."""
         number = len(self.seen)
         self.seen.append(x.detach())
         return x.relu() if self._given is None else x * self._given[number].to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step of a client's training left: all tensors, and what ReLUs were given in it."""
+
+    tensors: dict[str, Tensor]
+    seen: list[Tensor]
+
+    @property
+    def passed(self) -> list[Tensor]:
+        """Which values passed the ReLUs."""
+        return [x > 0 for x in self.seen]
+
+
+def stepwise(
+    setting: Setting,
+    task: TrainTask,
+    began: Tensors,
+    dtype: torch.dtype = torch.float32,
+    held: Sequence[Stepped] | None = None,
+) -> Iterator[Stepped]:
+    """Train a task in torch, step by step; its ReLUs may follow those of another training."""
+    activation = Decisions()
+    model = setting.family.build(setting.family.specs[task.submodel - 1])
+    put(model, activation).load_state_dict(dict(began))
+    model.to(dtype).train()
+    rows, how = setting.site().given_to(task)
+    local = how.local
+    descent = torch.optim.SGD(
+        model.parameters(), local.learning_rate, local.momentum, weight_decay=local.weight_decay
+    )
+    with own_generator(task, rows, how) as generator:
+        for number, step in enumerate(local_steps(task, rows, how, generator)):
+            activation.begin(held[number].passed if held else None)
+            descent.param_groups[0]["lr"] = step.learning_rate
+            descent.zero_grad()
+            loss = setting.task.loss_of(model(step.inputs.to(dtype)), step.target)
+            torch.autograd.backward(loss)
+            descent.step()
+            yield Stepped(copied(model.state_dict()), activation.seen)
+
+
+def in_float64(setting: Setting, task: TrainTask, began: Tensors) -> dict[str, Tensor]:
+    """Train a task in float64, on the batches that float32 has: what all others come near to."""
+    *_, last = stepwise(setting, task, began, torch.float64)
+    return last.tensors
+
+
+def on_device_steps(setting: Setting, task: TrainTask, began: Tensors) -> Iterator[Stepped]:
+    """Train a task in ExecuTorch, step by step; what its ReLUs are given stays inside."""
+    clients = DeviceClients(setting.config, setting.family, setting.task)
+    rows, how = setting.site().given_to(task)
+    local = how.local
+    with own_generator(task, rows, how) as generator:
+        steps = list(local_steps(task, rows, how, generator))
+    first = steps[0]
+    session = Session(clients.program(task.submodel).code, first.inputs[:2], first.target[:2])
+    for name, tensor in session.parameters.items():
+        tensor.copy_(began[name])
+    descent = session.descent(local.learning_rate, local.momentum, local.weight_decay)
+    for step in steps:
+        session.run(step.inputs, step.target)
+        descent.step(step.learning_rate)
+        yield Stepped(copied(session.parameters), [])
+
+
+def steps(given: argparse.Namespace, model: str) -> Iterator[str]:
+    """Show after each step how far parameters are from float64, and how many ReLUs differed."""
+    here, there = (
+        few_clients(model, given.root, client, given.examples, given.method)
+        for client in ("executorch", "torch")
+    )
+    state = there.initial_state()
+    for number in given.member or range(1, len(there.family) + 1):
+        began = extract(state, there.family, number)
+        for client in range(CLIENTS):
+            task = TrainTask(1, client, number)
+            exact = list(stepwise(there, task, began, torch.float64))
+            with torch.backends.mkldnn.flags(enabled=False):
+                plain = list(stepwise(there, task, began))
+            for name, found in {
+                "torch": stepwise(there, task, began),
+                "torch, decisions of float64": stepwise(there, task, began, held=exact),
+                "torch without oneDNN": plain,
+                "ExecuTorch": on_device_steps(here, task, began),
+            }.items():
+                shown = [distance(one, other) for one, other in zip(found, exact, strict=True)]
+                yield f"| {model} | {number} | {client} | {name} | {' | '.join(shown)} |"
+
+
+def distance(found: Stepped, wanted: Stepped) -> str:
+    """Tell how far parameters are apart, and in how many ReLUs the step before went otherwise."""
+    common = {n: t for n, t in wanted.tensors.items() if n in found.tensors and "running" not in n}
+    far = off(found.tensors, {n: t for n, t in common.items() if t.dtype.is_floating_point})
+    pairs = zip(found.seen, wanted.passed, strict=False)
+    flipped = sum(int(((x > 0) != p).sum()) for x, p in pairs)
+    return f"{far:.1e}{f', {flipped}' if found.seen else ''}"
 
 
 class Noting(Trained):
@@ -380,7 +463,7 @@ def mixed(data: str, root: str, out: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("parity", "exact", "cost", "mixed", "one"))
+    parser.add_argument("what", choices=("parity", "exact", "steps", "cost", "mixed", "one"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--root", default="", help="the folder of CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
@@ -397,6 +480,7 @@ def main() -> None:
     for name in given.names or (MIXED if given.what == "mixed" else MODELS):
         lines = {
             "parity": lambda name=name: parity(given, name),
+            "steps": lambda name=name: steps(given, name),
             "exact": lambda name=name: exact(name, given.root, given.member),
             "cost": lambda name=name: cost(name, given.root, given.member),
             "mixed": lambda name=name: mixed(name, given.root, given.out),
