@@ -242,6 +242,7 @@ int main(int count, char** arguments) {
   const std::string folder = std::string(arguments[1]) + "/";
   const Json task = Parser(read_file(folder + "task.json")).value();
   if (task["form"].text != "nefl-task-1") fail("task.json: expected the form nefl-task-1");
+  if (task["steps"].null) fail("task.json: brings no steps, and there are no examples here");
   for (const auto& file : task["sha256"].members)
     if (sha256(read_file(folder + file.first)) != file.second.text)
       fail(file.first + ": does not have the checksum that task.json names");

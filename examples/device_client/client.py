@@ -59,6 +59,8 @@ def train(folder: Path) -> None:
     task = json.loads((folder / "task.json").read_text())
     if task["form"] != "nefl-task-1":
         raise SystemExit(f"task.json: form {task['form']}, expected nefl-task-1")
+    if task["steps"] is None:
+        raise SystemExit("task.json: brings no steps, and this client has no examples of its own")
     for name, expected in task["sha256"].items():
         if sha256(folder / name) != expected:
             raise SystemExit(f"{name}: does not have the checksum that task.json names")

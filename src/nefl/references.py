@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from nefl.config.learning import LORA
+from nefl.config.learning import LORA, ModelConfig
 from nefl.config.run import GIVEN, RunConfig
 from nefl.errors import ConfigError, OwnCodeError, RunError
 from nefl.files import default_cache
@@ -32,13 +32,18 @@ def is_reference(name: str) -> bool:
     return ":" in name
 
 
+def own_model(model: ModelConfig) -> str:
+    """Return the user's own function that a model, or the base under adapters, is made by."""
+    made_by = str(model.options.get("base", "")) if model.name == LORA else model.name
+    return made_by if is_reference(made_by) else ""
+
+
 def named_code(config: RunConfig) -> tuple[str, ...]:
     """Return the functions and classes that a configuration names."""
     model, server = config.model, config.server
     names = (
-        model.name,
+        own_model(model),
         model.method,
-        *([str(model.options.get("base", ""))] if model.name == LORA else []),
         *(() if config.task == GIVEN else (config.data.name, config.task)),
         *config.metrics,
         server.average,

@@ -38,6 +38,13 @@ def plain_base(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
     )
 
 
+def narrow_base(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """A base that does not give what the task asks for."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(input_shape[0], 12), nn.Identity(), nn.Linear(12, outputs + 1)
+    )
+
+
 def test_a_smaller_rank_is_the_leading_corner(llama: Path) -> None:
     family = lora_family(llama, TAKES, ranks=[2, 4, 8], targets=ALL)
     check_family(family, TAKES.noise(2))
@@ -109,6 +116,45 @@ def test_a_base_with_transposed_maps(tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = module(tokens)
         assert torch.allclose(module.plain()(tokens), wanted, atol=1e-3)  # type: ignore[operator]
+
+
+def test_a_model_that_sees_what_comes_is_no_base(tmp_path: Path) -> None:
+    """Transformers opens a BERT as a causal model; trained so, it would copy the answer."""
+    from nefl.models.base import need_text
+
+    transformers = need_text("transformers")
+    config = transformers.BertConfig(
+        vocab_size=256, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=32,
+    )  # fmt: skip
+    transformers.BertLMHeadModel(config).save_pretrained(tmp_path / "bert")
+    family = lora_family(tmp_path / "bert", TAKES, ranks=[1, 2], targets=["query"])
+    with pytest.raises(DataError, match="type 'bert' that looks at the tokens to come"):
+        family.build(family.specs[0])
+
+
+def test_heads_between_frozen_bases_nest_and_average_exactly(llama: Path) -> None:
+    family = lora_family(llama, TAKES, ranks=[2, 4, 8], targets=ALL, heads=True)
+    check_family(family, TAKES.noise(2))
+    name = "base.model.layers.0.self_attn.q_proj.lora_B.default"
+    layouts = [family.layout(k) for k in (1, 2, 3)]
+    assert [layout[f"{name}.cores"].shape for layout in layouts] == [
+        (1, 2, 2), (2, 2, 2), (4, 2, 2),
+    ]  # fmt: skip
+    assert all(n.endswith("cores") for n in layouts[-1])
+    small, large = (family.build(family.specs[k]).get_submodule(name) for k in (0, 2))
+    assert torch.equal(small.basis, large.basis[:, :2])
+    heads = large
+    torch.nn.init.normal_(heads.cores)
+    x = torch.randn(3, 8)
+    assert torch.allclose(heads(x), x @ heads.weight.T, atol=1e-5)
+    # The sum over heads, by hand.
+    parts = [heads.basis[:, 2 * h : 2 * h + 2] @ heads.cores[h] for h in range(4)]
+    assert torch.allclose(heads.weight, torch.cat(parts, 1), atol=1e-6)
+    with pytest.raises(ConfigError, match=r"ranks \(2, 4, 8\): give multiples of .*head.* is 4"):
+        lora_family(llama, TAKES, ranks=[2, 4, 8], targets=ALL, heads=True, head=4)
+    with pytest.raises(ConfigError, match="model.options.head: .* under model.method lora-heads"):
+        lora_family(llama, TAKES, ranks=[2, 4, 8], targets=ALL, head=2)
 
 
 def test_a_that_is_frozen_is_the_same_at_every_rank_and_place(llama: Path) -> None:
@@ -202,13 +248,16 @@ def test_a_base_of_ones_own(tmp_path: Path) -> None:
     assert {n.split(".")[1] for n in setting.family.layout(1)} == {"1", "3"}
     with pytest.raises(NeflError, match="names no linear map"):
         assemble(config_from(with_settings(settings, {"model.options.targets": ["2"]})))
+    narrow = {"model.options.base": f"{__name__}:narrow_base"}
+    with pytest.raises(NeflError, match=r"narrow_base: submodel 1, .*expected \[2, 2\]"):
+        assemble(config_from(with_settings(settings, narrow)))
 
 
 def trained(settings: Settings, changes: dict[str, Any], out: Path) -> nefl.RunResult:
     return nefl.train(with_settings(settings, changes), out)
 
 
-@pytest.mark.parametrize("method", ["lora-padded", "lora-ffa", "lora-products"])
+@pytest.mark.parametrize("method", ["lora-padded", "lora-ffa", "lora-heads", "lora-products"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     lora_settings: Settings, tmp_path: Path, method: str
 ) -> None:

@@ -1,6 +1,7 @@
 """A task as files: a client that knows only the contract does what torch does."""
 
 import json
+import math
 import shlex
 import shutil
 import subprocess
@@ -10,10 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from nefl.client.training import local_steps, own_generator
 from nefl.errors import ConfigError, UpdateError
 from nefl.export.conformance import try_client
 from nefl.nesting.corners import extract
@@ -105,6 +108,42 @@ def test_a_task_says_all_that_a_client_needs(folder: Path, setting: Setting) -> 
     update = read_update(folder, TASK, open_trainable(folder / "program.pte").card)
     assert list(update.trained) == list(setting.family.layout(1))
     assert (update.examples, update.metrics) == (25, {"loss": 1.0})
+
+
+def test_a_device_with_examples_of_its_own_gets_no_steps(
+    setting: Setting, programs: Path, tmp_path: Path
+) -> None:
+    """It finds all in the task that the steps of others are made of, by the contract's formulas."""
+    weights = extract(setting.initial_state(), setting.family, 1)
+    program = open_trainable(programs / "submodel-1.pte")
+    _, how = setting.site().given_to(TASK)
+    write_task(tmp_path, TASK, program, weights, None, how)
+    task = json.loads((tmp_path / "task.json").read_text())
+    assert task["steps"] is None
+    assert sorted(task["sha256"]) == ["program.pte", "weights.safetensors"]
+    assert not (tmp_path / "steps.safetensors").exists()
+    assert program.card.facts["image_shape"] == [1, 8, 8]
+    # The contract's rates, by hand: a cosine after 3 steps of warm-up, 6 steps in each of 3 rounds.
+    schedule, rounds, count = task["schedule"], task["rounds"], 6
+    warm, rates = schedule["warmup_steps"] / count, []
+    for step in range(count):
+        at = task["round"] - 1 + step / count
+        share = (
+            (at + 1 / count) / warm
+            if at < warm
+            else 0.5 * (1 + math.cos(math.pi * (at - warm) / (rounds - warm)))
+        )
+        rates.append(task["learning_rate"] * share)
+    rows, how = setting.site().given_to(TASK)
+    with own_generator(TASK, rows, how) as generator:
+        steps = list(local_steps(TASK, rows, how, generator))
+    assert [step.learning_rate for step in steps] == pytest.approx(rates)
+    # And its inputs: bytes by mean and deviation.
+    picture = np.asarray(setting.task.train["image"][:1])
+    mean, std = (np.float32(program.card.facts[key]) for key in ("mean", "std"))
+    wanted = (np.float32(picture) / 255 - mean.reshape(-1, 1, 1)) / std.reshape(-1, 1, 1)
+    made = setting.task.make_inputs({"image": torch.from_numpy(picture.copy())})
+    assert np.allclose(made.numpy(), wanted, atol=1e-5)
 
 
 def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:

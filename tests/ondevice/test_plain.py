@@ -1,11 +1,14 @@
 """What is spelt out in plain operations does what the layer does, backwards too."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nefl.errors import ConfigError
-from nefl.nesting.modules import StaticBatchNorm2d
+from nefl.nesting.modules import StaticBatchNorm2d, StepSize
 from nefl.ondevice.plain import PlainNorm, Trained, spelt_out
 
 IMAGES, SERIES = torch.randn(4, 3, 9, 8), torch.randn(4, 3, 11)
@@ -55,6 +58,55 @@ def test_plain_layers_do_what_layers_do(layer: nn.Module, given: Tensor) -> None
 )
 def test_what_is_not_known_stays(layer: nn.Module) -> None:
     assert spelt_out(layer) is None
+
+
+def test_a_plain_step_is_the_residual_sum() -> None:
+    step, stream = StepSize(0.7), torch.randn_like(IMAGES)
+    plain = spelt_out(step)
+    assert plain is not None
+    results = []
+    for module in (step, plain):
+        x = IMAGES.clone().requires_grad_()
+        outputs = module(stream, x)
+        weighted = (outputs * torch.arange(outputs.numel()).reshape(outputs.shape).cos()).sum()
+        results.append((outputs, *torch.autograd.grad(weighted, [x, *module.parameters()])))
+    for wanted, found in zip(*results, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-4)
+    assert spelt_out(StepSize(1.0, learned=False)) is None
+
+
+class Sums(TorchDispatchMode):
+    """Notes along how many axes every sum and mean goes at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.axes: list[int] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note it, and let it be."""
+        if func in (torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim):
+            self.axes.append(len(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_sums_go_along_one_axis_after_another() -> None:
+    """The runtime adds up one number after another: over a whole batch that costs digits."""
+    layers = nn.BatchNorm2d(3), nn.Conv2d(3, 3, 3), StepSize(0.5)
+    norm, convolution, step = (spelt_out(layer) for layer in layers)
+    assert norm is not None
+    assert convolution is not None
+    assert step is not None
+    with Sums() as noted:
+        x = convolution(norm(IMAGES))
+        step(x, x).flatten().square().sum().backward()
+    assert len(noted.axes) > 12
+    assert set(noted.axes) == {1}
 
 
 def test_batch_statistics_leave_beside_the_loss() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from torch import Tensor, nn, ones
 
 import nefl
 from nefl.artifacts.trainable import TrainableCard, trainable_from_json, trainable_to_json
@@ -16,6 +16,7 @@ from nefl.errors import ConfigError, RunError
 from nefl.export.formats import open_model
 from nefl.ondevice import programs as making
 from nefl.ondevice import runtime
+from nefl.ondevice.plain import Trained
 from nefl.ondevice.programs import Program, Wanted, get_program, open_trainable
 from nefl.running.assembly import Setting, assemble
 from tests.ondevice.conftest import on_device
@@ -135,6 +136,13 @@ def test_other_releases_of_executorch_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(runtime, "version", lambda _name: "1.6.2")
     with pytest.raises(ConfigError, match="executorch 1.6.2 is installed.*1.5, which nefl knows"):
         runtime.executorch_version()
+
+
+def test_a_missing_kernel_is_named() -> None:
+    layers = nn.Sequential(nn.Linear(2, 2), nn.SiLU())
+    graph = runtime.read_graph(Trained(layers, nn.functional.mse_loss), ones(3, 2), ones(3, 2))
+    with pytest.raises(ConfigError, match=r"no kernel for aten::empty_permuted\.out; take other"):
+        runtime.lower(graph)
 
 
 def test_cards_are_written_and_read(programs: Path) -> None:

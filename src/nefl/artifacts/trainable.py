@@ -1,7 +1,9 @@
 """What a program that trains says of itself: all that a client needs besides weights and data."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -92,6 +94,8 @@ class TrainableCard:
         executorch: the version of ExecuTorch that made the program.
         nefl: the version of nefl that did.
         optimiser: how the run's clients step; a program that was made for any run has none.
+        facts: what must be known to make inputs of a device's own examples; each kind of task has
+            its own.
     """
 
     kind: str
@@ -111,6 +115,7 @@ class TrainableCard:
     executorch: str
     nefl: str
     optimiser: OptimiserCard | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(TrainableCard)

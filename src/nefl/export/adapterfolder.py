@@ -39,10 +39,8 @@ def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
         )
     base = network.source
     tensors = {
-        PREFIX + name.removeprefix("base.").replace(f".{ADAPTER}.", "."): tensor.detach()
-        for pair in network.factors
-        for name in (pair.a, pair.b)
-        for tensor in (network.get_parameter(name),)
+        PREFIX + name.removeprefix("base.").replace(f".{ADAPTER}.", "."): tensor
+        for name, tensor in network.adapters().items()
     }
     config = need_text("peft").LoraConfig(
         r=network.rank,

@@ -77,7 +77,7 @@ def _whole_family(
 
 def _own(model: ModelConfig, row: Method, _: Signature, arguments: Mapping[str, Any]) -> Family:
     """Return the family of a user's own function."""
-    if row.fixed_a:
+    if row.fixed_a or row.heads:
         raise ConfigError(
             f"model.method {model.method}: is for adapters (model.name {LORA}); with {model.name} "
             "take another method, such as fjord or fedavg"
@@ -117,11 +117,13 @@ def _adapters(
     if row.rolling or row.exits != "none":
         raise ConfigError(
             f"model.method {model.method}: needs a network that is scaled in width or depth; with "
-            f"{LORA} take lora, lora-padded, lora-ffa, lora-products or fedavg"
+            f"{LORA} take lora, lora-padded, lora-ffa, lora-heads, lora-products or fedavg"
         )
     options = dict(model.options)
     base = str(options.pop("base", ""))
-    return lora_family(open_base(base, arguments), signature, fixed_a=row.fixed_a, **options)
+    return lora_family(
+        open_base(base, arguments), signature, fixed_a=row.fixed_a, heads=row.heads, **options
+    )
 
 
 def _with_members(family: Family, method: str, row: Method) -> Family:

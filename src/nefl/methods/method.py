@@ -37,6 +37,7 @@ class Method:
         step: what the server makes of a round's average, where that is part of the method.
         average: how updates are averaged, a name of the averages, where that is part of the method.
         fixed_a: whether the first factor of every adapter stays as it is drawn.
+        heads: whether adapters are made of heads, whose outer factors stay as they are drawn.
         about: the method in a few words.
     """
 
@@ -54,4 +55,5 @@ class Method:
     step: ServerStep | None = None
     average: str = ""
     fixed_a: bool = False
+    heads: bool = False
     about: str = ""

@@ -67,6 +67,9 @@ _ROWS = {
     "lora-ffa": Method(
         "rank", (), fixed_a=True, about="FFA-LoRA: A is drawn once, B is trained and averaged"
     ),
+    "lora-heads": Method(
+        "rank", (), heads=True, about="RAVAN's heads: small matrices between frozen bases"
+    ),
     "lora-products": Method(
         "rank", (), average="products", about="FlexLoRA's average: of products, then an SVD"
     ),

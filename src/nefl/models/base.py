@@ -253,7 +253,32 @@ def _loaded(path: str, _checksum: str) -> nn.Module:
             mine = named.get(name)
             if mine is not None and mine.dtype == tensor.dtype and torch.equal(mine, tensor):
                 mine.data = tensor
-    return model.requires_grad_(False).eval()
+    _check_causal(model.requires_grad_(False).eval(), path)
+    return model
+
+
+def _check_causal(model: nn.Module, path: str) -> None:
+    """Refuse a model whose answers change with what comes later: it is shown what it is asked.
+
+    `transformers` opens BERT and its like as a causal language model too.
+
+    Raises:
+        DataError: naming the folder and the kind of model.
+    """
+    with torch.no_grad():
+        first, second = (
+            model(input_ids=torch.tensor([[0, 0, 0, last]]), use_cache=False).logits[:, :-1]
+            for last in (0, 1)
+        )
+    # Experts share out their tokens, so that a causal model too may round otherwise.
+    rounding = 8 * torch.finfo(first.dtype).eps * float(first.abs().max())
+    if float((first - second).abs().max()) > rounding:
+        kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+        raise DataError(
+            f"{path}: a model of type {kind!r} that looks at the tokens to come, so it cannot "
+            "foretell them; give a causal one, or this one for another task as "
+            "package.module:function"
+        )
 
 
 def _sharing(whole: nn.Module) -> nn.Module:

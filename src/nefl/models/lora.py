@@ -27,6 +27,37 @@ LINEAR = ("Linear", "Conv1D")
 """Classes that take an adapter: torch's linear map, and the transposed one of GPT-2."""
 
 
+class Heads(nn.Module):
+    """What stands for B where an adapter is made of heads: the sum of all B_i·H_i·A_i.
+
+    B_i and A_i are frozen, all B_i side by side and all A_i one below the other; the small H_i are
+    trained. A smaller member has the leading heads. The product is linear in what is trained, so
+    its average is exact at every head.
+
+    Args:
+        outputs: the rows of B.
+        rank: of the adapter: all heads together.
+        size: the rank of one head.
+    """
+
+    def __init__(self, outputs: int, rank: int, size: int) -> None:
+        super().__init__()
+        self.basis = nn.Parameter(torch.zeros(outputs, rank), requires_grad=False)
+        self.cores = nn.Parameter(torch.zeros(rank // size, size, size))
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix that an ordinary adapter would have for B, [outputs, rank]."""
+        bases = self.basis.unflatten(1, self.cores.shape[:2])
+        return torch.einsum("ohr,hrs->ohs", bases, self.cores).flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what B makes of A's outputs. [..., rank] → [..., outputs]."""
+        parts = x.unflatten(-1, self.cores.shape[:2])
+        turned = torch.einsum("...hs,hrs->...hr", parts, self.cores).flatten(-2)
+        return nn.functional.linear(turned, self.basis)
+
+
 class LoraModel(Adapted):
     """A base with adapters; `forward` returns logits.
 
@@ -55,13 +86,11 @@ class LoraModel(Adapted):
         self.rank, self.scaling, self._outputs = rank, scaling, outputs
         self.cut = False  # whether the base ends before its last block
         self._causal = hasattr(base, "generate")  # a model of transformers
-        self.factors = tuple(
-            Factors(f"base.{name}.lora_A.{ADAPTER}.weight", f"base.{name}.lora_B.{ADAPTER}.weight")
-            for name in self.adapted
-        )
         if fixed_a:
-            for pair in self.factors:
-                self.get_parameter(pair.a).requires_grad_(False)
+            for name in self.adapted:
+                self.get_parameter(name_of_a(name)).requires_grad_(False)
+        else:
+            self.factors = tuple(Factors(name_of_a(n), name_of_b(n)) for n in self.adapted)
         self.freeze()
 
     @property
@@ -84,6 +113,16 @@ class LoraModel(Adapted):
             return outputs if isinstance(outputs, Tensor) else cast("Tensor", outputs.logits)
         return run_causal(self.base, inputs)[..., : self._outputs]
 
+    def adapters(self) -> dict[str, Tensor]:
+        """Return all A and B by the names that `peft` has for them, whatever they are made of."""
+        layers = {name: self.base.get_submodule(name) for name in self.adapted}
+        found: dict[str, Tensor] = {}
+        for name, layer in layers.items():
+            made: Any = layer
+            found[name_of_a(name)] = made.lora_A[ADAPTER].weight.detach()
+            found[name_of_b(name)] = made.lora_B[ADAPTER].weight.detach()
+        return found
+
     def merged(self) -> nn.Module:
         """Return the base with the adapters added to its weights; this module is used up.
 
@@ -103,6 +142,16 @@ class LoraModel(Adapted):
         """Return a network without adapters that gives the same logits; this one is used up."""
         merged = self.merged()
         return Causal(merged, self._outputs).eval() if self._causal else merged.eval()
+
+
+def name_of_a(module: str) -> str:
+    """Return what the A of one of the base's modules is called."""
+    return f"base.{module}.lora_A.{ADAPTER}.weight"
+
+
+def name_of_b(module: str) -> str:
+    """Return what the B of one of the base's modules is called."""
+    return f"base.{module}.lora_B.{ADAPTER}.weight"
 
 
 class Causal(nn.Module):
@@ -139,7 +188,8 @@ class LoraBuilder:
         blocks: the name of the base's list of blocks, where members differ in depth.
         cut: whether a member's base ends with its blocks; otherwise only adapters are left out.
         fixed_a: whether A stays as it is drawn (FFA-LoRA).
-        seed: where it is drawn from then.
+        head: the rank of one head where adapters are made of heads, else 0.
+        seed: where what is never trained is drawn from.
     """
 
     base: Base
@@ -150,6 +200,7 @@ class LoraBuilder:
     blocks: str = ""
     cut: bool = False
     fixed_a: bool = False
+    head: int = 0
     seed: int = 0
 
     @property
@@ -172,16 +223,25 @@ class LoraBuilder:
             layer: Any = base.get_submodule(name)
             layer.lora_A.pop(ADAPTER)
             layer.lora_B.pop(ADAPTER)
+        for name in mine if self.head else ():
+            layer = base.get_submodule(name)
+            layer.lora_B[ADAPTER] = Heads(layer.lora_B[ADAPTER].out_features, rank, self.head)
         model = LoraModel(
             base, rank, self.scaling, self.outputs, fixed_a=self.fixed_a, source=self.base
         )
         model.cut = self.cut and kept < len(spec.blocks[0])
         if self.fixed_a and not on_meta:
-            for pair in model.factors:
-                parameter = model.get_parameter(pair.a)
-                whole = self._drawn(pair.a, parameter.shape[1])
-                parameter.data.copy_(whole[: parameter.shape[0]])
+            self._draw(model)
         return model
+
+    def _draw(self, model: LoraModel) -> None:
+        """Give a member what it never trains: of the full member's, the leading part."""
+        for name in model.adapted:
+            a = model.get_parameter(name_of_a(name)).data
+            a.copy_(self._drawn(name_of_a(name), a.shape[1])[: a.shape[0]])
+            if self.head:
+                b = model.get_parameter(name_of_b(name).replace(".weight", ".basis")).data
+                b.copy_(self._drawn(name_of_b(name), b.shape[0])[: b.shape[1]].T)
 
     def targets_of(self, kept: int) -> tuple[str, ...]:
         """Return the modules that have an adapter in a member with so many blocks."""
@@ -190,7 +250,10 @@ class LoraBuilder:
         return tuple(n for n, m in found if not self.blocks or m is None or int(m[1]) < kept)
 
     def _drawn(self, name: str, width: int) -> Tensor:
-        """Return all rows of an A that is never trained: the same wherever it is drawn."""
+        """Return all rows of an A, or columns of a B, that is never trained.
+
+        They are the same wherever they are drawn.
+        """
         digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
         bound = width**-0.5

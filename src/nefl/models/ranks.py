@@ -40,7 +40,9 @@ class LoraOptions:
         depths: how many leading blocks of the base have adapters in each member; all if left out.
         cut: whether the base of a member ends there too.
         blocks: the name of the base's list of blocks; the longest if left out.
-        seed: where A is drawn from by methods that never train it.
+        head: the rank of one head, for methods whose adapters are made of heads; the smallest of
+            the ranks if left out.
+        seed: where A is drawn from by methods that never train it, and the bases of heads.
     """
 
     base: str = ""
@@ -50,6 +52,7 @@ class LoraOptions:
     depths: tuple[int, ...] | None = None
     cut: bool = False
     blocks: str | None = None
+    head: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -126,6 +129,7 @@ def lora_family(
     signature: Signature | None = None,
     *,
     fixed_a: bool = False,
+    heads: bool = False,
     arguments: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Family:
@@ -135,6 +139,7 @@ def lora_family(
         base: a folder in Hugging Face's layout, or `package.module:function`.
         signature: what its models take and give, where the data says so.
         fixed_a: whether A stays as it is drawn (FFA-LoRA).
+        heads: whether adapters are made of heads, whose A and B stay as they are drawn (RAVAN).
         arguments: what a function is called with.
         options: further fields of `LoraOptions`.
 
@@ -159,12 +164,35 @@ def lora_family(
         None if signature is None else signature.outputs,
         blocks,
         chosen.cut,
-        fixed_a,
+        fixed_a or heads,
+        _head(chosen, heads=heads),
         chosen.seed,
     )
     ranks = ", ".join(map(str, chosen.ranks))
     about = f"ranks {ranks} on {len(targets)} linear maps of {Path(source).name}"
     return Family(builder, specs, (), about)
+
+
+def _head(chosen: LoraOptions, *, heads: bool) -> int:
+    """Return the rank of one head, 0 where adapters have none.
+
+    Raises:
+        ConfigError: if there are none to have a rank, or a rank is not so many whole heads.
+    """
+    if not heads:
+        if chosen.head is not None:
+            raise ConfigError(
+                "model.options.head: is the rank of a head, and adapters have heads under "
+                "model.method lora-heads; take that, or leave it out"
+            )
+        return 0
+    size = min(chosen.ranks) if chosen.head is None else chosen.head
+    if size < 1 or any(rank % size for rank in chosen.ranks):
+        raise ConfigError(
+            f"ranks {chosen.ranks}: give multiples of model.options.head, the rank of one head, "
+            f"which is {size}"
+        )
+    return size
 
 
 def open_base(source: str, arguments: Mapping[str, Any] | None = None) -> Base:

@@ -24,7 +24,8 @@ class Adapted(Frozen):
     """A frozen base with low-rank adapters on some of its linear maps.
 
     Attributes:
-        factors: its adapters, by the names of their tensors in its state dict.
+        factors: its adapters both of whose factors are trained, by the names of their tensors in
+            its state dict.
         scaling: what every product is multiplied by, the same at each rank.
     """
 
@@ -33,7 +34,7 @@ class Adapted(Frozen):
 
 
 def adapters_of(family: Family) -> tuple[Factors, ...]:
-    """Return the adapters of a family's full model.
+    """Return the adapters of a family's full model, both of whose factors are trained.
 
     Raises:
         ConfigError: if it has none, or has them inside another module.
@@ -41,7 +42,7 @@ def adapters_of(family: Family) -> tuple[Factors, ...]:
     full = family.meta_module(len(family))
     if not isinstance(full, Adapted) or not full.factors:
         raise ConfigError(
-            f"{type(full).__name__}: has no adapters whose products could be averaged; take model "
-            "lora, or another average"
+            f"{type(full).__name__}: has no adapters whose two factors are trained, so no "
+            "products to average; take model lora under method lora, or another average"
         )
     return full.factors

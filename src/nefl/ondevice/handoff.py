@@ -6,6 +6,7 @@ client writes its update beside them. docs/on-device.md is the contract.
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def write_task(
     task: TrainTask,
     program: Program,
     weights: Tensors,
-    rows: Rows,
+    rows: Rows | None,
     how: LocalTraining,
 ) -> None:
     """Write all that a client needs for a task.
@@ -44,33 +45,48 @@ def write_task(
         task: whose work it is.
         program: the submodel's program.
         weights: the submodel's tensors, by name.
-        rows: the client's examples.
+        rows: the client's examples; None for a device that has them and makes its steps itself.
         how: what all clients have in common.
     """
-    with own_generator(task, rows, how) as generator:
-        steps = list(local_steps(task, rows, how, generator))
     program.save(folder / PROGRAM)
     ordered = {t.name: weights[t.name].contiguous() for t in program.card.layout}
     safetensors.torch.save_file(ordered, folder / WEIGHTS)
-    batches = {
-        "inputs": torch.cat([step.inputs.contiguous() for step in steps]),
-        "target": torch.cat([step.target for step in steps]),
-    }
-    safetensors.torch.save_file(batches, folder / STEPS)
+    steps = None if rows is None else _write_steps(folder / STEPS, task, rows, how)
     local, card = how.local, program.card
     description = {
         "form": TASK_FORM,
         **_name(task),
         "family": card.family,
-        "examples": len(next(iter(rows.values()))),
+        "examples": None if rows is None else len(next(iter(rows.values()))),
         "learning_rate": local.learning_rate,
         "momentum": local.momentum,
         "weight_decay": local.weight_decay,
-        "steps": [[len(step.inputs), step.learning_rate] for step in steps],
+        "batch_size": local.batch_size,
+        "epochs": local.epochs,
+        "rounds": how.rounds,
+        "schedule": asdict(how.schedule),
+        "steps": steps,
         "norms": [[norm.name, norm.values, norm.momentum] for norm in card.norms],
-        "sha256": {name: _sha256(folder / name) for name in (PROGRAM, WEIGHTS, STEPS)},
+        "sha256": {
+            name: _sha256(folder / name)
+            for name in (PROGRAM, WEIGHTS, *(() if rows is None else (STEPS,)))
+        },
     }
     (folder / TASK).write_text(json.dumps(description, indent=1), encoding="utf-8")
+
+
+def _write_steps(
+    path: Path, task: TrainTask, rows: Rows, how: LocalTraining
+) -> list[tuple[int, float]]:
+    """Write the batches of all steps; return examples and learning rate of each."""
+    with own_generator(task, rows, how) as generator:
+        steps = list(local_steps(task, rows, how, generator))
+    batches = {
+        "inputs": torch.cat([step.inputs.contiguous() for step in steps]),
+        "target": torch.cat([step.target for step in steps]),
+    }
+    safetensors.torch.save_file(batches, path)
+    return [(len(step.inputs), step.learning_rate) for step in steps]
 
 
 def read_update(folder: Path, task: TrainTask, card: TrainableCard) -> ClientUpdate:

@@ -7,9 +7,13 @@ mean and variance leave the program beside the loss: running statistics are the 
 Convolutions have kernels, but plain loops: spelt out as one product of matrices they train about
 ten times as fast. The kernel of a max pool's backward pass gives wrong numbers (ExecuTorch 1.5.1),
 so pools are spelt out too.
+
+The runtime adds numbers up one after another in float32. Sums over a batch and all its pixels
+would lose digits by that, and are made axis by axis: the mean of a channel, and what a value that
+is used all over a tensor gets back as its gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import torch
@@ -17,7 +21,7 @@ from torch import Tensor, nn
 
 from nefl.artifacts.trainable import NormCard
 from nefl.errors import ConfigError
-from nefl.nesting.modules import BatchNorm
+from nefl.nesting.modules import BatchNorm, StepSize
 
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets to the mean loss of a batch."""
@@ -37,16 +41,31 @@ class PlainNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, and keep what was measured until it is asked for."""
-        others = [axis for axis in range(x.ndim) if axis != 1]
-        mean = x.mean(others, keepdim=True)
-        centred = x - mean
-        variance = (centred * centred).mean(others, keepdim=True)
-        self.seen = mean.flatten().detach(), variance.flatten().detach()
-        scaled = centred * torch.rsqrt(variance + self.eps)
+        mean = channel_means(x)
+        centred = x - spread(mean, x)
+        variance = channel_means(centred * centred)
+        self.seen = mean.detach(), variance.detach()
+        scale = torch.rsqrt(variance + self.eps)
         if self.weight is None:
-            return scaled
-        channels = [1, -1] + [1] * (x.ndim - 2)
-        return scaled * self.weight.view(channels) + self.bias.view(channels)
+            return centred * spread(scale, x)
+        return centred * spread(scale * self.weight, x) + spread(self.bias, x)
+
+
+class PlainStep(nn.Module):
+    """A residual sum with a learned step size.
+
+    Args:
+        step: the sum whose step size it takes over.
+    """
+
+    def __init__(self, step: StepSize) -> None:
+        super().__init__()
+        self.value = step.value
+
+    def forward(self, stream: Tensor, branch: Tensor) -> Tensor:
+        """Return `stream + s * branch`."""
+        assert self.value is not None  # noqa: S101 -- a constant step stays as it is
+        return stream + branch * spread(self.value, branch, range(branch.ndim))
 
 
 class PlainConvolution(nn.Module):
@@ -77,7 +96,7 @@ class PlainConvolution(nn.Module):
         outputs = product.view(-1, batch, *places).transpose(0, 1)
         if self.bias is None:
             return outputs
-        return outputs + self.bias.view([1, -1] + [1] * axes)
+        return outputs + spread(self.bias, outputs)
 
     def _along(self, patches: Tensor, at: int, number: int) -> Tensor:
         """Take the taps along one axis: all of them as an axis of their own, behind channels."""
@@ -114,6 +133,37 @@ class PlainMaxPool(nn.Module):
         return x
 
 
+def channel_means(x: Tensor) -> Tensor:
+    """Return the mean of each channel, over one axis after another. [N, C, ...] → [C]."""
+    for axis in reversed(_others(x)):
+        x = x.mean(axis)
+    return x
+
+
+def spread(values: Tensor, x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """Return values that can be multiplied with a tensor, spread along one axis after another.
+
+    So their gradient is summed up along one axis after another too. The last axis is left to the
+    operation itself.
+
+    Args:
+        values: [C], or a single one.
+        x: what they are for, [N, C, ...].
+        axes: along which they are the same; all but the channels' if left out.
+    """
+    along = _others(x) if axes is None else axes
+    shape = [1 if axis in along else size for axis, size in enumerate(x.shape)]
+    found = values.view(shape)
+    for axis in along[:-1]:
+        shape[axis] = x.shape[axis]
+        found = found.expand(shape)
+    return found
+
+
+def _others(x: Tensor) -> list[int]:
+    return [axis for axis in range(x.ndim) if axis != 1]
+
+
 def taps(
     x: Tensor, at: int, kernel: int, stride: int, padding: int, fill: float = 0.0
 ) -> list[Tensor]:
@@ -135,6 +185,8 @@ def spelt_out(child: nn.Module) -> nn.Module | None:
     if isinstance(child, nn.Conv1d | nn.Conv2d):
         plain = child.groups == 1 and set(child.dilation) == {1} and child.padding_mode == "zeros"
         return PlainConvolution(child) if plain and not isinstance(child.padding, str) else None
+    if isinstance(child, StepSize):
+        return None if child.value is None else PlainStep(child)
     if isinstance(child, nn.MaxPool1d | nn.MaxPool2d):
         plain = child.dilation in (1, (1, 1)) and not (child.ceil_mode or child.return_indices)
         return PlainMaxPool(child) if plain else None
@@ -145,7 +197,7 @@ class Trained(nn.Module):
     """A submodel with its loss, in plain operations.
 
     Args:
-        model: the submodel; its norms and convolutions are replaced in place.
+        model: the submodel; its norms, convolutions and so on are replaced in place.
         loss: the task's loss.
 
     Attributes:

@@ -196,6 +196,7 @@ def _read(wanted: Wanted, submodel: int) -> tuple[Graph, TrainableCard]:
         ),
         executorch=executorch_version(),
         nefl=version("nefl"),
+        facts=dict(task.facts),
     )
     named = {tensor.name for tensor in card.layout if tensor.role == "parameter"}
     if named != set(card.parameters):

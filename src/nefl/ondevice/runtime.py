@@ -81,17 +81,27 @@ def lower(graph: Graph) -> bytes:
     executorch_version()
     with quiet():
         exir = need("executorch.exir", EXTRA)
+        library = need("executorch.extension.pybindings.portable_lib", EXTRA)
     try:
         with quiet():
             both = _export_forward_backward(graph)
             edge = exir.to_edge(
                 both, compile_config=exir.EdgeCompileConfig(_check_ir_validity=False)
             )
-            return bytes(edge.to_executorch().buffer)
+            made = edge.to_executorch()
     except Exception as error:  # every pass raises its own kinds
         raise ConfigError(
             f"ExecuTorch cannot train the model ({_first_line(error)}); train it with torch"
         ) from error
+    plans = made.executorch_program.execution_plan
+    called = {f"{o.name}.{o.overload}".rstrip(".") for plan in plans for o in plan.operators}
+    missing = called - set(library._get_operator_names())  # noqa: SLF001
+    if missing:
+        raise ConfigError(
+            f"ExecuTorch cannot train the model: its runtime has no kernel for "
+            f"{', '.join(sorted(missing))}; take other layers, or train it with torch"
+        )
+    return bytes(made.buffer)
 
 
 class Session:

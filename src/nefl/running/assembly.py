@@ -42,7 +42,7 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.own_code import own_code
 from nefl.own_source import code_checksums
-from nefl.references import is_reference, named_code
+from nefl.references import is_reference, named_code, own_model
 from nefl.rounds import Engine, Plan
 from nefl.running.counted import counted_once
 from nefl.running.tryout import EXAMPLES, try_out
@@ -213,7 +213,7 @@ def settings_checksum(config: RunConfig) -> str:
         settings.pop(key)
     settings["data"].pop("cache")
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
-    if config.model.name == LORA and not is_reference(str(config.model.options.get("base", ""))):
+    if config.model.name == LORA and not own_model(config.model):
         settings["model"]["options"].pop("base", None)  # the same
     return _sha256(json.dumps(_unusual(settings, RunConfig().to_dict()), sort_keys=True))
 
@@ -262,7 +262,7 @@ def arrange(config: RunConfig, task: Task) -> Setting:
     if config.engine.programs is not None:
         DeviceClients(config, family, task).make_ready(range(1, len(family) + 1))
     own_task = is_reference(config.task) or config.task == GIVEN
-    if own_task or is_reference(config.model.name) or method_reference(config.model.method):
+    if own_task or own_model(config.model) or method_reference(config.model.method):
         _try_out(config, family, task)
     _try_metrics(task)
     partition, tests = deal_examples(config, task)
@@ -357,11 +357,7 @@ def run_profiles(
     sets = (*objective.keeps, *objective.receives, *objective.sends)
     copies = optimiser_copies(local) + len(sets)
     # What the user's own code builds may have no hash to be remembered by.
-    own = (
-        is_reference(config.model.name)
-        or method_reference(config.model.method) is not None
-        or (config.model.name == LORA and is_reference(str(config.model.options.get("base", ""))))
-    )
+    own = own_model(config.model) or method_reference(config.model.method) is not None
     count = profile_family if own else counted_once
     counted = count(family, signature, local.batch_size, copies)
     return priced(counted, family, objective, config.rounds, copies)

@@ -20,7 +20,7 @@ from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.nesting.zero_extension import check_family
 from nefl.own_code import describe, own_code, place_of
-from nefl.references import is_reference
+from nefl.references import own_model
 from nefl.state import TrainTask
 from nefl.tasks.task import arranged
 
@@ -55,7 +55,7 @@ def try_out(
     Raises:
         NeflError: naming the submodel and module at fault, or the method, and the remedy.
     """
-    name, method, own = model.name, method_of(model), is_reference(model.name)
+    own, method = own_model(model), method_of(model)
     if method.objective.needs_exits:
         _check_exits(model, family)
     for number, spec in enumerate(family.specs, start=1):
@@ -65,14 +65,14 @@ def try_out(
             inputs = arranged(batch, layout(number))
             who = step = f"model.method {model.method}: a step of submodel {number}"
             if own:
-                who = f"{name}: submodel {number}, {_class_of(module)}"
+                who = f"{own}: submodel {number}, {_class_of(module)}"
                 step = f"{who}: a step of training"
                 with own_code(f"{who}: forward of a batch {_shape(batch)}"):
                     _check_outputs(who, module, inputs, learned.signature)
             with own_code(step):
                 _check_step(who, module, inputs, target, learned, method, family, number)
     if own:
-        _check_family(name, family, learned.signature)
+        _check_family(own, family, learned.signature)
         if method.rolling:
             check_rolling(family, learned.signature)
 
