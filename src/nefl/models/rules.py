@@ -28,11 +28,10 @@ def depth_rule(build: Builder, full: Blocks, ratios: Sequence[float]) -> Chosen:
     Every stage keeps its first block, unless all stages have only one. Of depths that are equally
     near, the most even one is taken.
     """
-    lowest = 1 if max(map(len, full)) > 1 else 0
     costs = _block_costs(build, full)
     whole = _params(build, SubmodelSpec(full))
     candidates = []
-    for counts in _depths(full, lowest):
+    for counts in depths(full):
         skipped = sum(sum(c[n:]) for c, n in zip(costs, counts, strict=True))
         shares = [n / len(stage) for n, stage in zip(counts, full, strict=True)]
         unevenness = max(shares) - min(shares)
@@ -137,8 +136,12 @@ def _block_costs(build: Builder, full: Blocks) -> list[list[int]]:
     return costs
 
 
-def _depths(full: Blocks, lowest: int) -> list[tuple[int, ...]]:
-    """List the numbers of leading blocks to choose from, for all stages together."""
+def depths(full: Blocks) -> list[tuple[int, ...]]:
+    """List the numbers of leading blocks to choose from, for all stages together, the full last.
+
+    Every stage keeps its first block, unless all stages have only one.
+    """
+    lowest = 1 if max(map(len, full)) > 1 else 0
     stages = [list(range(lowest, len(stage) + 1)) for stage in full]
     while math.prod(map(len, stages)) > MAX_DEPTHS:
         longest = max(stages, key=len)

@@ -356,9 +356,7 @@ def run_profiles(
     Raises:
         ConfigError: if the model cannot take inputs of that shape.
     """
-    objective, local = method_of(config.model).objective, config.local
-    sets = (*objective.keeps, *objective.receives, *objective.sends)
-    copies = optimiser_copies(local) + len(sets)
+    objective, copies = method_of(config.model).objective, kept_copies(config)
     # What the user's own code builds may have no hash to be remembered by.
     own = (
         is_reference(config.model.name)
@@ -366,8 +364,15 @@ def run_profiles(
         or (config.model.name == LORA and is_reference(str(config.model.options.get("base", ""))))
     )
     count = profile_family if own else counted_once
-    counted = count(family, signature, local.batch_size, copies)
+    counted = count(family, signature, config.local.batch_size, copies)
     return priced(counted, family, objective, config.rounds, copies)
+
+
+def kept_copies(config: RunConfig) -> int:
+    """Return how many numbers a run keeps for each weight in training, besides its gradient."""
+    objective = method_of(config.model).objective
+    sets = (*objective.keeps, *objective.receives, *objective.sends)
+    return optimiser_copies(config.local) + len(sets)
 
 
 def optimiser_copies(local: LocalConfig) -> int:
