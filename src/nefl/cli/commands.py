@@ -17,6 +17,7 @@ COMMANDS = {
     "recipes": "nefl.cli.recipes",
     "profile": "nefl.cli.profile",
     "design": "nefl.cli.design",
+    "measure": "nefl.cli.measure",
     "compare": "nefl.cli.compare",
     "report": "nefl.cli.report",
     "watch": "nefl.cli.watch",

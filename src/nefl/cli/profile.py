@@ -78,7 +78,9 @@ def profile(
             f"{LORA}: its costs are those of its base, which a recipe names; see them with "
             "nefl train RECIPE --dry-run"
         )
-    signature = _signature(SMALL_IMAGES if own else find_design(model).usual, input_shape, classes)
+    signature = signature_of(
+        SMALL_IMAGES if own else find_design(model).usual, input_shape, classes
+    )
     if not 1 <= batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
     if cohort < 1:
@@ -129,7 +131,7 @@ def _members_of(recipe: str) -> tuple[MemberConfig, ...]:
     return found
 
 
-def _signature(usual: Signature, shape: str | None, classes: int | None) -> Signature:
+def signature_of(usual: Signature, shape: str | None, classes: int | None) -> Signature:
     """Return what a model is costed for: as usual, but for what the command says."""
     if classes is not None:
         # A transformer that writes texts gives as many numbers as it knows tokens.
