@@ -43,6 +43,7 @@ RANK = {
     "estimate": 10,
     "report": 10,
     "serving": 11,
+    "fleet": 11,
     "flower": 12,
     "cli": 13,
     "__init__": 13,

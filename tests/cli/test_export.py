@@ -115,9 +115,8 @@ def net(spec, classes, shape):
     first = [nn.Conv2d(shape[0], wide, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
     return nn.Sequential(*first, nn.Flatten(), nn.Linear(wide, classes))
 
-def narrower(classes, input_shape):
-    made = family(classes, input_shape)
-    return Family(made.build, (SubmodelSpec(((1.0,),), 0.25), made.specs[-1]), ())
+def deeper(classes, input_shape):
+    return Family(family(classes, input_shape).build, (SubmodelSpec(((1.0, 1.0),)),), ())
 """
 
 
@@ -137,7 +136,7 @@ def test_an_elastic_file_of_ones_own_model_asks_for_its_function(
     with pytest.raises(RunError, match="'resnet8': give a function as package.module:function"):
         invoke(*asked, "--model", "resnet8")
     with pytest.raises(RunError, match="has no submodel like number 1"):
-        invoke(*asked, "--model", "elastic_net:narrower")
+        invoke(*asked, "--model", "elastic_net:deeper")
     (found,) = json.loads(invoke(*asked, "--model", "elastic_net:family"))["predictions"]
     assert found["submodel"] == 2
 

@@ -16,6 +16,8 @@ COMMANDS = {
     "partition": "nefl.cli.train",
     "recipes": "nefl.cli.recipes",
     "profile": "nefl.cli.profile",
+    "design": "nefl.cli.design",
+    "measure": "nefl.cli.measure",
     "compare": "nefl.cli.compare",
     "report": "nefl.cli.report",
     "watch": "nefl.cli.watch",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.user_files import write_output
-from nefl.config import ModelConfig
+from nefl.config import MemberConfig, ModelConfig
 from nefl.config.learning import LORA
 from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import family_of
@@ -30,10 +30,11 @@ from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family
 from nefl.nesting.tiers import submodel_probabilities
+from nefl.recipes import load_recipe
 from nefl.references import is_reference
 from nefl.report.figures.family import family_figure
 from nefl.report.figures.vega import draw
-from nefl.running.tryout import EXAMPLES, try_out
+from nefl.running.tryout import EXAMPLES, check_members, try_out
 from nefl.tasks.losses import cross_entropy
 from nefl.wording import counted
 from nefl.wording import show_bytes as show_bytes
@@ -60,6 +61,10 @@ def profile(
         str | None,
         typer.Option(help="Share of parameters of each submodel, as in 0.2,0.4,0.6,0.8,1."),
     ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(help="A recipe whose [[model.members]] are taken, instead of ratios."),
+    ] = None,
     cohort: Annotated[int, typer.Option(help="Clients in a round, for the coverage.")] = 10,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the family: .svg, .png, .pdf or .json.")
@@ -73,16 +78,20 @@ def profile(
             f"{LORA}: its costs are those of its base, which a recipe names; see them with "
             "nefl train RECIPE --dry-run"
         )
-    signature = _signature(SMALL_IMAGES if own else find_design(model).usual, input_shape, classes)
+    signature = signature_of(
+        SMALL_IMAGES if own else find_design(model).usual, input_shape, classes
+    )
     if not 1 <= batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
     if cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
     shares = None if ratios is None else tuple(parse_ratios(ratios))
-    chosen = ModelConfig(model, method, shares)
+    chosen = ModelConfig(model, method, shares, () if members is None else _members_of(members))
     family = family_of(chosen, signature)
     if own:
         _try_out(chosen, family, signature, guessed=input_shape is None)
+    elif members is not None:
+        check_members(chosen, family, signature)
     rows = profile_family(family, signature, batch)
     report = {
         "model": model,
@@ -110,7 +119,19 @@ def profile(
         _show(report, rows)
 
 
-def _signature(usual: Signature, shape: str | None, classes: int | None) -> Signature:
+def _members_of(recipe: str) -> tuple[MemberConfig, ...]:
+    """Return the submodels that a recipe lists.
+
+    Raises:
+        ConfigError: if it lists none.
+    """
+    found = load_recipe(recipe).model.members
+    if not found:
+        raise ConfigError(f"{recipe}: lists no [[model.members]]; leave out --members")
+    return found
+
+
+def signature_of(usual: Signature, shape: str | None, classes: int | None) -> Signature:
     """Return what a model is costed for: as usual, but for what the command says."""
     if classes is not None:
         # A transformer that writes texts gives as many numbers as it knows tokens.

@@ -11,6 +11,7 @@ from nefl.config.federation import (
 from nefl.config.learning import (
     DataConfig,
     LocalConfig,
+    MemberConfig,
     ModelConfig,
     PartitionConfig,
     ScheduleConfig,
@@ -24,6 +25,7 @@ __all__ = [
     "EngineConfig",
     "FlowerConfig",
     "LocalConfig",
+    "MemberConfig",
     "ModelConfig",
     "PartitionConfig",
     "PublishedConfig",

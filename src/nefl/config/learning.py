@@ -11,6 +11,28 @@ LORA = "lora"
 
 
 @dataclass(frozen=True)
+class MemberConfig(Part):
+    """One submodel, given instead of a ratio; the full model if nothing is said.
+
+    Attributes:
+        width: kept fraction of channels, one number for all stages or one for each stage.
+        inner_width: kept fraction of the channels inside each residual branch, for each stage a
+            list with one for each block, where it differs from the width of the stage.
+        blocks: for each stage how many leading blocks stay, or a list with the initial step size
+            of each block, 0 = absent; all blocks if left out.
+        exits: after how many residual blocks of the whole model one's own model has an early
+            classifier; with nefl's own models the method says so.
+        rank: of adapters.
+    """
+
+    width: float | tuple[float, ...] = 1.0
+    inner_width: tuple[tuple[float, ...], ...] | None = None
+    blocks: tuple[int | tuple[float, ...], ...] | None = None
+    exits: tuple[int, ...] = ()
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
 class ModelConfig(Part):
     """What is trained.
 
@@ -20,6 +42,7 @@ class ModelConfig(Part):
         method: a method of the table or of an entry point, or one's own as `package.module:thing`;
             with one's own model only its way of training counts.
         ratios: share of the full model's parameters for each submodel; the paper's if left out.
+        members: the submodels one by one, smallest first and the full one last, instead of ratios.
         init: the first weights by name (see the page on models); the model's own if left out.
         weights: a file of weights that the global model starts from; fresh ones if left out.
         start: the folder of a run or an elastic file that the whole family starts from.
@@ -31,6 +54,7 @@ class ModelConfig(Part):
     name: str = "resnet8"
     method: str = "nefl-wd"
     ratios: tuple[float, ...] | None = None
+    members: tuple[MemberConfig, ...] = ()
     init: str | None = None
     weights: str | None = None
     start: str | None = None
@@ -39,7 +63,12 @@ class ModelConfig(Part):
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Refuse to start from two things at once."""
+        """Refuse to start from two things at once, or to have submodels by two rules."""
+        require(
+            self.ratios is None or not self.members,
+            "model.ratios and model.members: submodels follow from ratios or are given one by "
+            "one; leave one of them out",
+        )
         require(
             self.weights is None or self.start is None,
             "model.weights and model.start: a run starts from one of them; leave the other out",

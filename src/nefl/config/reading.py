@@ -9,12 +9,15 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from nefl.config import DeviceConfig, RunConfig
+from nefl.config import DeviceConfig, MemberConfig, RunConfig
 from nefl.errors import ConfigError
 from nefl.files import read_small
 from nefl.parsing import parse_json, parse_toml
 
 _ADAPTER = TypeAdapter(RunConfig)
+
+_LISTED = {"devices": DeviceConfig, "members": MemberConfig}
+"""What lists of tables hold, by their keys."""
 
 
 def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
@@ -64,7 +67,7 @@ def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
     for key in place[:-1]:
         inner = getattr(part, str(key), None)
         if not is_dataclass(inner):
-            return [f.name for f in fields(DeviceConfig)] if "devices" in place else []
+            return [f.name for f in fields(_LISTED[str(key)])] if key in _LISTED else []
         part = inner
     return [f.name for f in fields(part)]
 

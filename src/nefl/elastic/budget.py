@@ -7,21 +7,22 @@ from dataclasses import dataclass, fields
 
 from nefl.errors import ConfigError
 
-_COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
-_BYTES = {
+COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+BYTES = {
     "": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 2.0**10, "MIB": 2.0**20,
     "GIB": 2.0**30,
 }  # fmt: skip
-_SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0}
+SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0}
 UNITS: Mapping[str, Mapping[str, float]] = {
-    "params": _COUNTS,
-    "macs": _COUNTS,
-    "memory": _BYTES,
-    "latency": _SECONDS,
+    "params": COUNTS,
+    "macs": COUNTS,
+    "memory": BYTES,
+    "latency": SECONDS,
 }
 """What can be limited, and in which units."""
 
-_LIMIT = re.compile(r"\s*([a-z]+)\s*<=?\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_AMOUNT = re.compile(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_LIMIT = re.compile(r"\s*([a-z]+)\s*<=?(.*)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ class Cost:
         return True
 
 
+def parse_amount(text: str, units: Mapping[str, float]) -> float | None:
+    """Read a number with a unit, as in `200MB`; None if that is not what the text says."""
+    found = _AMOUNT.fullmatch(text)
+    factor = units.get(found[2].upper()) if found else None
+    if found is None or factor is None:
+        return None
+    try:
+        return float(found[1]) * factor
+    except ValueError:
+        return None
+
+
 def parse_budget(text: str) -> Budget:
     """Read `params<2M,macs<50M,memory<8MiB,latency<5ms`, any of them.
 
@@ -87,17 +100,13 @@ def parse_budget(text: str) -> Budget:
     for part in text.split(","):
         found = _LIMIT.fullmatch(part)
         name = found[1].lower() if found else ""
-        units = UNITS.get(name)
-        factor = units.get(found[3].upper()) if found and units else None
-        if found is None or factor is None or name in limits:
+        amount = parse_amount(found[2], UNITS[name]) if found and name in UNITS else None
+        if amount is None or name in limits:
             raise ConfigError(
                 f"budget {part.strip()!r}: give limits once each, as in params<2M, macs<50M, "
                 "memory<8MiB or latency<5ms, with commas between"
             )
-        try:
-            limits[name] = float(found[2]) * factor
-        except ValueError:
-            raise ConfigError(f"budget {part.strip()!r}: {found[2]} is no number") from None
-        if not math.isfinite(limits[name]):
-            raise ConfigError(f"budget {part.strip()!r}: {found[2]} is too large")
+        limits[name] = amount
+        if not math.isfinite(amount):
+            raise ConfigError(f"budget {part.strip()!r}: is too large")
     return Budget(**limits)

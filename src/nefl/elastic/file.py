@@ -258,7 +258,8 @@ def _own_family(card: Card, reference: str) -> Family:
         raise RunError(f"{reference!r}: give a function as package.module:function")
     family = family_of(ModelConfig(name=reference), card.signature, card.arguments or None)
     specs = tuple(submodel.spec for submodel in card.submodels)
+    stages = [*map(len, family.specs[-1].blocks)]
     for number, spec in enumerate(specs, start=1):
-        if spec not in family.specs:
+        if [*map(len, spec.blocks)] != stages:  # others than its own may be given by a recipe
             raise RunError(f"{reference}: its family has no submodel like number {number}, {spec}")
     return replace(family, specs=specs, within=())

@@ -58,22 +58,23 @@ def _measure(path: Path) -> Measured:
     form = FORMATS[recognise(path)]
     importlib.import_module(form.runtime)
     torch.nn.functional.conv2d(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 3, 3))  # wake the kernels
-    before = _start_of_peak()
+    before = start_of_peak()
     runner = form.open(path)
     inputs = runner.card.signature.example(1)
     runner(inputs)
-    peak = _peak() - before
+    peak = peak_memory() - before
     return Measured(measure_latency(lambda: runner(inputs), REPEATS), max(peak, 0))
 
 
-def _start_of_peak() -> int:
+def start_of_peak() -> int:
     """Let the kernel forget the peak so far, where it can; return the memory in use."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _peak()
+    return peak_memory()
 
 
-def _peak() -> int:
+def peak_memory() -> int:
+    """Return the most memory that this process has had, since the peak was last forgotten."""
     with suppress(OSError), Path("/proc/self/status").open(encoding="ascii") as status:
         for line in status:
             if line.startswith("VmHWM:"):

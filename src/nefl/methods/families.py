@@ -11,12 +11,13 @@ from nefl.config.learning import LORA
 from nefl.errors import ConfigError
 from nefl.methods.finding import find_method, method_of
 from nefl.methods.method import Method
-from nefl.models.families import compensate_skipped, default_ratios, find_submodels
+from nefl.models.families import Submodels, compensate_skipped, default_ratios, find_submodels
+from nefl.models.members import SOURCE, check_scaling, given_specs, lora_options, with_exits
 from nefl.models.ranks import lora_family, open_base, read_lora_options
 from nefl.models.table import ModelBuilder
 from nefl.nesting.inside import train_within
 from nefl.nesting.signature import Signature
-from nefl.nesting.spec import Builder, Family, SubmodelSpec
+from nefl.nesting.spec import Family, SubmodelSpec
 from nefl.own_code import call_own, own_code, place_of
 from nefl.references import import_function, is_reference
 
@@ -55,7 +56,7 @@ def family_of(
     if model.name != LORA and not is_reference(model.name):
         for option in model.options:
             raise ConfigError(f"model.options.{option}: {model.name} takes no options")
-        built = _built_in(model.name, row, signature, model.ratios, model.init)
+        built = _built_in(model, row, signature)
         return _with_members(built, model.method, row)
     family = _whole_family(model, row, signature, arguments)
     if row.members == "scaled":
@@ -72,10 +73,16 @@ def _whole_family(
         if getattr(model, key) is not None:
             raise ConfigError(f"model.{key}: {model.name} decides on that itself; leave it out")
     given = arguments or {"classes": signature.outputs, "input_shape": signature.input_shape}
-    return (_adapters if model.name == LORA else _own)(model, row, signature, given)
+    if model.name == LORA:
+        return _adapters(model, row, signature, given)
+    family = _own(model, row, given)
+    if not model.members:
+        return family
+    specs = given_specs(model.members, family.specs[-1].blocks)
+    return replace(family, specs=specs, source=SOURCE, within=())
 
 
-def _own(model: ModelConfig, row: Method, _: Signature, arguments: Mapping[str, Any]) -> Family:
+def _own(model: ModelConfig, row: Method, arguments: Mapping[str, Any]) -> Family:
     """Return the family of a user's own function."""
     if row.fixed_a or row.heads:
         raise ConfigError(
@@ -119,7 +126,7 @@ def _adapters(
             f"model.method {model.method}: needs a network that is scaled in width or depth; with "
             f"{LORA} take lora, lora-padded, lora-ffa, lora-heads, lora-products or fedavg"
         )
-    options = dict(model.options)
+    options = lora_options(model.options, model.members)
     base = str(options.pop("base", ""))
     return lora_family(
         open_base(base, arguments), signature, fixed_a=row.fixed_a, heads=row.heads, **options
@@ -174,27 +181,34 @@ def make_family(
         ConfigError: if a name is unknown or a number cannot be.
     """
     row = find_method(method) if isinstance(method, str) else method
-    built = _built_in(model, row, Signature(tuple(input_shape), classes), ratios, init)
-    return _with_members(built, method if isinstance(method, str) else "(given)", row)
+    name = method if isinstance(method, str) else "(given)"
+    chosen = ModelConfig(model, name, None if ratios is None else tuple(ratios), init=init)
+    built = _built_in(chosen, row, Signature(tuple(input_shape), classes))
+    return _with_members(built, name, row)
 
 
-def _built_in(
-    model: str,
-    row: Method,
-    signature: Signature,
-    ratios: Sequence[float] | None,
-    init: str | None,
-) -> Family:
+def _built_in(model: ModelConfig, row: Method, signature: Signature) -> Family:
     if row.scaling == "rank":
         raise ConfigError(
-            f"a method that scales ranks needs adapters, and {model} has none; take model {LORA}, "
-            "or another method"
+            f"a method that scales ranks needs adapters, and {model.name} has none; take model "
+            f"{LORA}, or another method"
         )
-    build: Builder = ModelBuilder(model, signature, row.norm, row.learned_steps, init)
-    wanted = default_ratios(model) if ratios is None else check_ratios(ratios)
-    found = find_submodels(model, row.scaling, wanted, build, exits=row.exits)
+    build = ModelBuilder(model.name, signature, row.norm, row.learned_steps, model.init)
+    found = _given(model, row, build) if model.members else _by_ratio(model, row, build)
     specs = tuple(map(compensate_skipped, found.specs)) if row.compensated else found.specs
     return Family(build, _one_of(specs, row), row.per_submodel, found.source)
+
+
+def _given(model: ModelConfig, row: Method, build: ModelBuilder) -> Submodels:
+    """Return the submodels that a configuration lists."""
+    specs = given_specs(model.members, build.full_blocks)
+    check_scaling(specs, row.scaling, model.method, compensated=row.compensated)
+    return Submodels(with_exits(specs, row.exits, model.method), SOURCE)
+
+
+def _by_ratio(model: ModelConfig, row: Method, build: ModelBuilder) -> Submodels:
+    wanted = default_ratios(model.name) if model.ratios is None else check_ratios(model.ratios)
+    return find_submodels(model.name, row.scaling, wanted, build, exits=row.exits)
 
 
 def capability_levels(
@@ -219,7 +233,9 @@ def built_in_levels(model: ModelConfig) -> tuple[int, int]:
     row = method_of(model)
     if is_reference(model.name) or not _asks_for_the_able(row):
         return 0, 0
-    if model.name == LORA:
+    if model.members:
+        whole = len(model.members)
+    elif model.name == LORA:
         whole = len(read_lora_options(model.options).ranks)
     else:
         whole = len(default_ratios(model.name) if model.ratios is None else model.ratios)

@@ -28,17 +28,16 @@ def depth_rule(build: Builder, full: Blocks, ratios: Sequence[float]) -> Chosen:
     Every stage keeps its first block, unless all stages have only one. Of depths that are equally
     near, the most even one is taken.
     """
-    lowest = 1 if max(map(len, full)) > 1 else 0
     costs = _block_costs(build, full)
     whole = _params(build, SubmodelSpec(full))
     candidates = []
-    for counts in _depths(full, lowest):
+    for counts in depths(full):
         skipped = sum(sum(c[n:]) for c, n in zip(costs, counts, strict=True))
         shares = [n / len(stage) for n, stage in zip(counts, full, strict=True)]
         unevenness = max(shares) - min(shares)
         candidates.append(((whole - skipped) / whole, unevenness**2 * BALANCE, counts))
     picked = _nearest_increasing(candidates, ratios, "depth")
-    specs = tuple(SubmodelSpec(_leading(counts, full)) for counts in picked)
+    specs = tuple(SubmodelSpec(leading(counts, full)) for counts in picked)
     return specs, f"a rule: first {_listed(picked)} blocks of each stage, nearest to the ratios"
 
 
@@ -47,7 +46,7 @@ def width_depth_rule(build: Builder, full: Blocks, ratios: Sequence[float]) -> C
     specs, kept = [], []
     for ratio in ratios:
         counts = tuple(max(1, round(math.sqrt(ratio) * len(stage))) for stage in full)
-        blocks = _leading(counts, full)
+        blocks = leading(counts, full)
         specs.append(SubmodelSpec(blocks, _fitting_width(build, full, blocks, ratio)))
         kept.append(counts)
     return tuple(specs), (
@@ -80,9 +79,7 @@ def exit_rule(
     else:
         ends = [end for (end,) in _nearest_increasing(candidates, ratios, "depth")]
     specs = []
-    for index, (end, ratio) in enumerate(zip(ends, ratios, strict=True)):
-        earlier = set(ends[: index + 1]) if every else {end}
-        exits = tuple(sorted(e for e in earlier if e < depth))
+    for end, ratio, exits in zip(ends, ratios, exits_of(ends, depth, every=every), strict=True):
         blocks = _first(end, full)
         width = _fitting_width(build, full, blocks, ratio, exits) if scaling == "both" else 1.0
         specs.append(SubmodelSpec(blocks, width, exits=exits))
@@ -90,12 +87,25 @@ def exit_rule(
     return tuple(specs), f"a rule: the first {', '.join(map(str, ends))} of {depth} blocks, {how}"
 
 
+def exits_of(ends: Sequence[int], depth: int, *, every: bool) -> list[tuple[int, ...]]:
+    """Return where each submodel has early classifiers.
+
+    Args:
+        ends: how many of the first blocks each keeps, smallest first.
+        depth: the blocks of the full model, whose end has the classifier that all models have.
+        every: whether a submodel also has those of the smaller ones.
+    """
+    kept = [set(ends[: index + 1]) if every else {end} for index, end in enumerate(ends)]
+    return [tuple(sorted(end for end in each if end < depth)) for each in kept]
+
+
 @lru_cache(maxsize=4096)
 def _params(build: Builder, spec: SubmodelSpec) -> int:
     return count_params(build_on_meta(build, spec))
 
 
-def _leading(counts: Sequence[int], full: Blocks) -> Blocks:
+def leading(counts: Sequence[int], full: Sequence[tuple[float, ...]]) -> Blocks:
+    """Keep so many leading blocks of each stage."""
     return tuple(
         stage[:count] + (0.0,) * (len(stage) - count)
         for count, stage in zip(counts, full, strict=True)
@@ -105,7 +115,7 @@ def _leading(counts: Sequence[int], full: Blocks) -> Blocks:
 def _first(end: int, full: Blocks) -> Blocks:
     """Keep the first `end` blocks of the whole model."""
     starts = [sum(map(len, full[:i])) for i in range(len(full))]
-    return _leading(
+    return leading(
         [min(max(end - start, 0), len(s)) for start, s in zip(starts, full, strict=True)], full
     )
 
@@ -126,8 +136,12 @@ def _block_costs(build: Builder, full: Blocks) -> list[list[int]]:
     return costs
 
 
-def _depths(full: Blocks, lowest: int) -> list[tuple[int, ...]]:
-    """List the numbers of leading blocks to choose from, for all stages together."""
+def depths(full: Blocks) -> list[tuple[int, ...]]:
+    """List the numbers of leading blocks to choose from, for all stages together, the full last.
+
+    Every stage keeps its first block, unless all stages have only one.
+    """
+    lowest = 1 if max(map(len, full)) > 1 else 0
     stages = [list(range(lowest, len(stage) + 1)) for stage in full]
     while math.prod(map(len, stages)) > MAX_DEPTHS:
         longest = max(stages, key=len)

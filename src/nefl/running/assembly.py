@@ -36,6 +36,7 @@ from nefl.methods import (
     priced,
 )
 from nefl.models.pretrained import start_from, weights_checksum
+from nefl.models.table import MODELS
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
@@ -45,7 +46,7 @@ from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code, own_model
 from nefl.rounds import Engine, Plan
 from nefl.running.counted import counted_once
-from nefl.running.tryout import EXAMPLES, try_out
+from nefl.running.tryout import EXAMPLES, check_members, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -257,6 +258,8 @@ def arrange(config: RunConfig, task: Task) -> Setting:
         NeflError: if any of it cannot be had.
     """
     family = family_of(config.model, task.signature, task.model_arguments())
+    if config.model.members and config.model.name in MODELS:
+        check_members(config.model, family, task.signature)
     method_of(config.model).objective.check(config.local)
     check_device_clients(config, family, pick_device(config.engine.device).type)
     if config.engine.programs is not None:
@@ -353,14 +356,19 @@ def run_profiles(
     Raises:
         ConfigError: if the model cannot take inputs of that shape.
     """
-    objective, local = method_of(config.model).objective, config.local
-    sets = (*objective.keeps, *objective.receives, *objective.sends)
-    copies = optimiser_copies(local) + len(sets)
+    objective, copies = method_of(config.model).objective, kept_copies(config)
     # What the user's own code builds may have no hash to be remembered by.
     own = own_model(config.model) or method_reference(config.model.method) is not None
     count = profile_family if own else counted_once
-    counted = count(family, signature, local.batch_size, copies)
+    counted = count(family, signature, config.local.batch_size, copies)
     return priced(counted, family, objective, config.rounds, copies)
+
+
+def kept_copies(config: RunConfig) -> int:
+    """Return how many numbers a run keeps for each weight in training, besides its gradient."""
+    objective = method_of(config.model).objective
+    sets = (*objective.keeps, *objective.receives, *objective.sends)
+    return optimiser_copies(config.local) + len(sets)
 
 
 def optimiser_copies(local: LocalConfig) -> int:

@@ -77,6 +77,19 @@ def try_out(
             check_rolling(family, learned.signature)
 
 
+def check_members(model: ModelConfig, family: Family, signature: Signature) -> None:
+    """Raise unless members that a configuration lists of a built-in model nest in what they mean.
+
+    Families by ratio need no such check: they are nefl's own.
+
+    Raises:
+        NestingError: naming the module at fault.
+    """
+    check_family(family, signature.noise(EXAMPLES))
+    if method_of(model).rolling:
+        check_rolling(family, signature)
+
+
 def _check_family(name: str, family: Family, signature: Signature) -> None:
     _check_costs(name, family, signature)
     with own_code(f"{name}: the zero-extension check of its modules"):

@@ -7,13 +7,18 @@ the full model for everyone, and with the full model for those that can hold it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from nefl.config import ClientsConfig, DeviceConfig
 from nefl.nesting.price import SubmodelProfile
 from nefl.seeds import Purpose, generator_for
 from nefl.state import TrainTask
+
+Numbers = npt.NDArray[np.float64]
+Amount = TypeVar("Amount", float, Numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,17 @@ class Conditions:
     memory: float
     macs_per_second: float
     bandwidth: float
+
+
+def round_seconds(macs: Amount, payload_bytes: Amount, conditions: Conditions) -> Amount:
+    """Return the time to fetch, train and return a submodel: of one, or of an array of them.
+
+    Args:
+        macs: of all its local steps in a round.
+        payload_bytes: what is sent to a client, and again what it sends back.
+        conditions: what the client has.
+    """
+    return macs / conditions.macs_per_second + 2 * payload_bytes / conditions.bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +100,7 @@ class Fleet:
         """Return the time to fetch, train and return a submodel."""
         profile = self.profiles[submodel - 1]
         macs = profile.train_macs * int(self.examples[client]) * self.epochs
-        sent = 2 * profile.payload_bytes
-        return macs / conditions.macs_per_second + sent / conditions.bandwidth
+        return round_seconds(macs, profile.payload_bytes, conditions)
 
     def fits(self, client: int, submodel: int, conditions: Conditions) -> bool:
         """Whether a client can hold a submodel in memory and be done before the deadline."""

@@ -20,7 +20,6 @@ from nefl.engines.flower.capability import (
     free_memory,
     largest_in_memory,
     own_capability,
-    time_submodels,
 )
 from nefl.engines.flower.messages import Order
 from nefl.engines.flower.node.answering import smaller_if_short_of_memory
@@ -29,6 +28,7 @@ from nefl.engines.flower.server.refusals import LONGEST_PAUSE, Refusals
 from nefl.engines.flower.server.registry import NodeEntry, Registry, RegistryFile
 from nefl.engines.flower.server.roster import NodeRoster
 from nefl.engines.flower.server.standing import Terms, work_out_standing
+from nefl.engines.machine import time_submodels
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.methods import make_family
 from nefl.nesting.profile import profile_family

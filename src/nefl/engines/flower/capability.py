@@ -7,26 +7,20 @@ takes.
 
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
+from nefl.engines.machine import machine_memory
 from nefl.engines.site import pick_device
 from nefl.errors import UpdateError
-from nefl.nesting.signature import Signature
-from nefl.nesting.spec import Family
 
 HEADROOM = 1.25
 """Kernels need scratch space beside what the profile counts."""
-
-TIMING_SECONDS = 10.0
-"""How long a node may time its submodels, all together; larger ones are then left out."""
 
 DEVICE = "device"
 """The key of the node config that says where to compute."""
@@ -145,8 +139,8 @@ def free_memory(
     bounds = [int(given)] if isinstance(given, int | float) else []
     if device is not None and device.type == "cuda":
         return min([*bounds, cuda_memory(device)])
-    bounds += [found for found in (_system_memory(), _group_memory()) if found is not None]
-    return min(bounds, default=None)
+    here = machine_memory()
+    return min([*bounds, *([] if here is None else [here])], default=None)
 
 
 def cuda_memory(device: torch.device) -> int:
@@ -156,54 +150,8 @@ def cuda_memory(device: torch.device) -> int:
     return int(free) + stored
 
 
-def _system_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-def _group_memory() -> int | None:
-    """Return what a container has left, where it has a limit of its own."""
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text(encoding="ascii").strip()
-        used = (group / "memory.current").read_text(encoding="ascii").strip()
-        return None if limit == "max" else max(0, int(limit) - int(used))
-    except (OSError, ValueError):
-        return None
-
-
 def largest_in_memory(memory: int | None, needs: Sequence[int]) -> int:
     """Return the largest submodel that trains in so many bytes; 0 if none does."""
     if memory is None:
         return len(needs)
     return max((k for k, need in enumerate(needs, start=1) if need * HEADROOM <= memory), default=0)
-
-
-def time_submodels(
-    family: Family, signature: Signature, batch_size: int, device: torch.device
-) -> tuple[float, ...]:
-    """Time a training step of each submodel, smallest first, as far as the time allows."""
-    deadline = time.monotonic() + TIMING_SECONDS
-    inputs = signature.example(batch_size, device)
-    found: list[float] = []
-    with torch.random.fork_rng(devices=[]):
-        for spec in family.specs:
-            if time.monotonic() > deadline:
-                break
-            model = family.build(spec).to(device)
-            steps = []
-            for _ in range(3):  # the first one warms up: the best counts
-                started = time.perf_counter()
-                torch.autograd.backward(model(inputs).square().mean())
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)  # kernels run on when the call is back
-                steps.append(time.perf_counter() - started)
-                if time.monotonic() > deadline:
-                    break
-            found.append(min(steps))
-    return tuple(found)

@@ -25,13 +25,13 @@ from nefl.engines.flower.capability import (
     capability_content,
     own_capability,
     read_query,
-    time_submodels,
     training_device,
 )
 from nefl.engines.flower.messages import Order, read_order
 from nefl.engines.flower.node.answering import Choose, answer
 from nefl.engines.flower.node.context_memory import ContextMemory
 from nefl.engines.flower.source import check_source
+from nefl.engines.machine import time_submodels
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tune_process
 from nefl.errors import ConfigError, DataError

@@ -1,0 +1,1 @@
+"""Which submodels for which devices: a family designed for a fleet."""
