@@ -43,20 +43,25 @@ def test_by_hand() -> None:
     assert [failure.task.client for failure in closed.left] == [3, 8, 9]
     assert all(failure.discarded for failure in closed.left)
     assert closed.seconds == 9.0
-    without = close_by_clock(tasks, seconds, ClosingRule(7, 0.5, proportional=False))
+    # Seven replies are there after 7 s: without shares that is enough.
+    without = close_by_clock(tasks, seconds, ClosingRule(7, 0.5, hold=1.0))
     assert [task.client for task in without.counted] == [2, 4, 5, 6, 7, 8, 9]
     assert without.seconds == 7.0
+    # Places are kept a fifth longer: one more comes in time, and the last of them is given away.
+    between = close_by_clock(tasks, seconds, ClosingRule(7, 0.5, hold=1.2))
+    assert [task.client for task in between.counted] == [1, 2, 4, 5, 6, 7, 8]
+    assert between.seconds == pytest.approx(8.4)
 
 
 def test_places_that_a_submodel_cannot_fill_are_anybodys() -> None:
     tasks = tasks_of(2, 2, 1, 1)
     places = Places(tasks, ClosingRule(2, 1.0))
-    assert places.take(tasks[2]) == [tasks[2]]
-    assert places.take(tasks[3]) == []
+    assert places.take(tasks[2], 1.0) == [tasks[2]]
+    assert places.take(tasks[3], 2.0) == []
     assert places.lose(tasks[0]) == []
-    assert not places.over(1e9)
+    assert places.closes == math.inf
     assert places.lose(tasks[1]) == [tasks[3]]
-    assert places.over(0.0)
+    assert places.closes == 0.0
 
 
 def test_a_soft_deadline_needs_a_quorum_and_uses_all_that_is_there() -> None:
@@ -110,6 +115,7 @@ def unequal(quick: dict[str, Any]) -> dict[str, Any]:
     return with_settings(
         quick,
         {
+            "rounds": 3,
             "clients": {
                 **quick["clients"],
                 "capability": "devices",

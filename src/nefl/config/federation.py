@@ -9,6 +9,9 @@ from nefl.config.checks import Part, require
 MAX_PAUSE = 10**6
 """The most rounds that a client may be passed over."""
 
+LONGEST_HOLD = 1e6
+"""The most times that a round may last as long as it took to have enough updates."""
+
 MOST_ASKED = 10.0
 """The most clients that a round may ask, in times of those that it wants."""
 
@@ -52,8 +55,9 @@ class ClientsConfig(Part):
         per_round: clients whose updates a round wants.
         over_select: how many times as many clients are asked; the round closes when it has what it
             wants, and what comes later is discarded.
-        quota: with more asked than wanted, whether every submodel has its share of the places
-            (`proportional`), or whoever comes first takes one (`none`).
+        hold: with more asked than wanted, every submodel has its share of the places; a round that
+            has enough updates keeps these for late ones until it lasts so many times as long. At 1
+            places are whoever's comes first.
         close_after: seconds after which a round closes with a quorum (`server.quorum`).
         pause: rounds that a client is passed over after a failure, twice as many after every
             further one in a row; 0 for none.
@@ -76,7 +80,7 @@ class ClientsConfig(Part):
     count: int = 100
     per_round: int = 10
     over_select: float = 1.0
-    quota: Literal["proportional", "none"] = "proportional"
+    hold: float = 2.0
     close_after: float | None = None
     pause: int = 0
     longest_pause: int = 64
@@ -115,6 +119,10 @@ class ClientsConfig(Part):
         require(
             1 <= self.over_select <= MOST_ASKED,
             f"clients.over_select is {self.over_select}: give 1 to {MOST_ASKED:g}",
+        )
+        require(
+            1 <= self.hold <= LONGEST_HOLD,
+            f"clients.hold is {self.hold}: give 1 to {LONGEST_HOLD:g}",
         )
         require(
             0 <= self.pause <= self.longest_pause <= MAX_PAUSE,

@@ -2,7 +2,8 @@
 
 More clients may be asked than a round wants, so that it need not wait for its slowest. Those who
 are discarded then are no random sample: slow tiers, or large submodels on middling devices. So
-every submodel has its share of the places, and the outer corners do not starve.
+every submodel has its share of the places, and the outer corners do not starve. A client that hangs
+must not hold up the others for the sake of its share: places are kept for a time only.
 """
 
 import math
@@ -23,13 +24,14 @@ class ClosingRule:
     Attributes:
         wanted: how many updates it wants.
         quorum: the share of them with which it counts.
-        proportional: whether every submodel has its share of the places.
+        hold: how many times as long as it took to have enough updates places are kept for submodels
+            that have not had their share.
         close_after: seconds after which it closes with a quorum; infinity if it waits.
     """
 
     wanted: int
     quorum: float
-    proportional: bool = True
+    hold: float = math.inf
     close_after: float = math.inf
 
 
@@ -39,8 +41,7 @@ def closing_rule(config: RunConfig) -> ClosingRule | None:
     if not clients.closes_early:
         return None
     after = math.inf if clients.close_after is None else clients.close_after
-    proportional = clients.quota == "proportional"
-    return ClosingRule(clients.per_round, config.server.quorum, proportional, after)
+    return ClosingRule(clients.per_round, config.server.quorum, clients.hold, after)
 
 
 def check_clock(config: RunConfig) -> None:
@@ -90,18 +91,26 @@ class Places:
 
     def __init__(self, tasks: Sequence[TrainTask], rule: ClosingRule) -> None:
         self._pending = Counter(task.submodel for task in tasks)
-        self._after = rule.close_after
+        self._rule = rule
         self._wanted = min(rule.wanted, len(tasks))
         self._needed = max(1, math.ceil(rule.quorum * self._wanted))
-        self._kept = quotas(self._pending, self._wanted) if rule.proportional and tasks else {}
-        self._free = self._wanted - sum(self._kept.values())
+        self._kept = quotas(self._pending, self._wanted) if tasks else {}
+        self._free = 0
         self._counted = 0
+        self._enough = math.inf
         self._waiting: list[TrainTask] = []
 
-    def take(self, task: TrainTask) -> list[TrainTask]:
-        """Take note of a reply; return the tasks that count from now on, this one or none."""
+    def take(self, task: TrainTask, seconds: float) -> list[TrainTask]:
+        """Take note of a reply; return the tasks that count from now on, this one or none.
+
+        Args:
+            task: the task that it answers.
+            seconds: when it came, after the start of the round.
+        """
         self._pending[task.submodel] -= 1
         self._waiting.append(task)
+        if self._there >= self._wanted:
+            self._enough = min(self._enough, seconds)
         return self._seat()
 
     def lose(self, task: TrainTask) -> list[TrainTask]:
@@ -113,10 +122,17 @@ class Places:
             self._free += 1
         return self._seat()
 
-    def over(self, seconds: float) -> bool:
-        """Whether the round can close so long after it began."""
-        there = min(self._wanted, self._counted + len(self._waiting))
-        return self._counted == self._wanted or (seconds >= self._after and there >= self._needed)
+    @property
+    def closes(self) -> float:
+        """When the round closes, in seconds after its start, if nothing comes until then."""
+        if self._counted == self._wanted:
+            return 0.0
+        soft = self._rule.close_after if self._there >= self._needed else math.inf
+        return min(soft, self._rule.hold * self._enough)
+
+    @property
+    def _there(self) -> int:
+        return self._counted + len(self._waiting)
 
     def close(self) -> list[TrainTask]:
         """Give the places that are left to those who wait, and return these."""
@@ -181,15 +197,15 @@ def close_by_clock(
     counted: list[TrainTask] = []
     now = 0.0
     for at, task in sorted(zip(seconds, tasks, strict=True), key=lambda pair: pair[0]):
-        if at > rule.close_after and places.over(rule.close_after):
-            now = rule.close_after
+        if at > places.closes:
+            now = max(now, places.closes)
             break
-        if math.isinf(at):
+        if math.isinf(at):  # without a quorum nothing is left to wait for
             now = max(now, rule.close_after)
             break
         now = at
-        counted += places.take(task)
-        if places.over(now):
+        counted += places.take(task, now)
+        if now >= places.closes:
             break
     counted += places.close()
     in_time = set(counted)

@@ -103,7 +103,7 @@ class Exchange:
         waiting: dict[int, ClientUpdate] = {}
         looked = 0
         yield from self._seated(places, waiting)
-        while self.pending and not places.over(time.monotonic() - self._started):
+        while self.pending and self._lasted < places.closes:
             numbers = list(islice(self.pending, WINDOW))
             found = self._collect(numbers, deadline)
             yield from self._seated(places, waiting)
@@ -116,7 +116,7 @@ class Exchange:
             if looked >= len(self.pending):
                 looked = 0
                 time.sleep(self._link.flower.poll)
-        closed = places.over(time.monotonic() - self._started)
+        closed = self._lasted >= places.closes
         for task in places.close():
             yield waiting.pop(task.client)
         for update in waiting.values():
@@ -134,14 +134,18 @@ class Exchange:
                 seated = places.lose(task)
             else:
                 waiting[task.client] = result
-                seated = places.take(task)
+                seated = places.take(task, self._lasted)
             for each in seated:
                 yield waiting.pop(each.client)
 
     def _late(self, sent: Sent) -> ClientFailure:
-        seconds = time.monotonic() - self._started
-        reason = f"{sent.who}: the round closed after {seconds:.1f} s, before its reply came"
+        reason = f"{sent.who}: the round closed after {self._lasted:.1f} s, before its reply came"
         return ClientFailure(sent.order.task, reason, discarded=True)
+
+    @property
+    def _lasted(self) -> float:
+        """Seconds since the round began."""
+        return time.monotonic() - self._started
 
     def _who(self, task: TrainTask) -> str:
         return self._link.roster.who(task.client)
@@ -154,7 +158,7 @@ class Exchange:
                 round=self._tasks[0].round_number,
                 bytes_down=self._down,
                 bytes_up=self._up,
-                seconds=time.monotonic() - self._started,
+                seconds=self._lasted,
             )
 
     def _send(self, place: int, task: TrainTask, deadline: float) -> None:
