@@ -77,6 +77,28 @@ class ClientUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """What the updates of some clients of a round add up to: all that a mean needs of them.
+
+    Attributes:
+        round_number: the round, from 1.
+        weighting: what weights count: `equal`, clients; `examples`, their examples.
+        weights: the weight that each submodel gathered, smallest first.
+        own_weights: the same of what submodels have for themselves, which may be trained within
+            larger ones too.
+        shared: a sum of global size for each shared name that one of them holds.
+        own: for each submodel, the sums of what it shares with nobody; empty if nobody trained it.
+    """
+
+    round_number: int
+    weighting: str
+    weights: tuple[int, ...]
+    own_weights: tuple[int, ...]
+    shared: Tensors
+    own: tuple[Tensors, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClientFailure:
     """A task that brought no update.
 

@@ -123,7 +123,7 @@ def unequal(quick: dict[str, Any]) -> dict[str, Any]:
                 "deadline": 6.0,
                 "over_select": 1.75,
                 "close_after": 5.0,
-            }
+            },
         },
     )
 

@@ -20,10 +20,11 @@ MAX_DIGITS = 9  # of a round's number; Python reads none of more than 4300
 
 def state_sha256(state: ServerState) -> str:
     """Return a checksum over every name, dtype, shape and value of a state."""
-    return _sha256(flatten_state(state))
+    return tensors_sha256(flatten_state(state))
 
 
-def _sha256(tensors: Tensors) -> str:
+def tensors_sha256(tensors: Tensors) -> str:
+    """Return a checksum over every name, dtype, shape and value of some tensors."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -42,7 +43,7 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
         "format": FORMAT,
         "round_number": str(state.round_number),
         "state_sha256": state_sha256(state),
-        **({"ledger_sha256": _sha256(state.ledger)} if state.ledger else {}),
+        **({"ledger_sha256": tensors_sha256(state.ledger)} if state.ledger else {}),
         **notes,
     }
     ledger = {f"ledger/{name}": tensor for name, tensor in state.ledger.items()}
@@ -84,7 +85,7 @@ def load_state(path: Path, family: Family) -> ServerState:
     ledger = {n.removeprefix("ledger/"): t for n, t in tensors.items() if n.startswith("ledger/")}
     state = ServerState(int(number), ordered, tuple(own), memory, ledger)
     whole = state_sha256(state) == metadata.get("state_sha256")
-    if not whole or (ledger and _sha256(ledger) != metadata.get("ledger_sha256")):
+    if not whole or (ledger and tensors_sha256(ledger) != metadata.get("ledger_sha256")):
         raise RunError(f"{path}: is damaged: its contents do not have its checksum")
     return state
 
