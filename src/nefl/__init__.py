@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nefl.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from nefl.artifacts.sums import load_sums, save_sums
     from nefl.client.objective import Local, Objective
     from nefl.config import RunConfig
     from nefl.elastic.adopt import cut
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from nefl.running.lifecycle import RunResult, evaluate, resume, train
     from nefl.server.aggregate import Aggregate
     from nefl.server.steps import Cell, ServerStep
-    from nefl.state import ClientUpdate, Evaluation, ServerState, TrainTask
+    from nefl.state import ClientUpdate, Evaluation, ServerState, Sums, TrainTask
     from nefl.tasks.metrics import Metric
     from nefl.tasks.task import Task
 
@@ -90,6 +91,9 @@ __all__ = [  # noqa: RUF022 -- a table of contents
     "ServerState",
     "TrainTask",
     "ClientUpdate",
+    "Sums",
+    "save_sums",
+    "load_sums",
     # what came out
     "Run",
     "read_run",
@@ -150,6 +154,9 @@ _HOMES = {
     "ServerState": "nefl.state",
     "TrainTask": "nefl.state",
     "ClientUpdate": "nefl.state",
+    "Sums": "nefl.state",
+    "save_sums": "nefl.artifacts.sums",
+    "load_sums": "nefl.artifacts.sums",
     "Run": "nefl.report.reading.runs",
     "read_run": "nefl.report.reading.runs",
     "export_family": "nefl.export.export",

@@ -28,6 +28,7 @@ from nefl.references import remember_code
 from nefl.rounds import Engine
 from nefl.running import lifecycle
 from nefl.running.assembly import Setting
+from nefl.server.closing import closing_rule
 
 __all__ = [
     "NestedStrategy",
@@ -121,6 +122,7 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
             plan.receives,
             plan.sends,
             counted=counted,
+            closing=closing_rule(config),
         )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)

@@ -1,7 +1,8 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from time import monotonic
 from typing import Protocol
 
@@ -12,7 +13,15 @@ from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
 from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
-from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, with_unlocked
+from nefl.server.closing import simulated_closing
+from nefl.server.cohort import (
+    CohortPlan,
+    assign_submodels,
+    by_tier,
+    sample_cohort,
+    with_unlocked,
+)
+from nefl.server.ledger import note_round, open_ledger
 from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
 from nefl.server.steps import ServerStep
@@ -27,7 +36,8 @@ class Engine(Protocol):
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Yield what became of each task, in the order of the tasks.
 
-        An update's tensors are valid until the next one is asked for.
+        Where clients are real and a round may close before all have answered, it is the order in
+        which they came. An update's tensors are valid until the next one is asked for.
         """
 
     def settle(self, round_number: int, counted: Collection[int]) -> None:
@@ -93,6 +103,12 @@ class RoundReport:
         simulated: simulated times, where devices are simulated.
         clients: which clients' updates of each submodel counted, by its number.
         notes: what was changed of updates that counted, and why.
+        wanted: how many updates were wanted; fewer than tasks, where more clients are asked.
+        discarded: tasks whose updates came when the round had closed.
+        tiers: where rounds may close early, by tier or kind of device: how many clients were
+            `asked`, `counted` and `discarded`.
+        order: the clients whose updates counted in the order of the sums, where that is not the
+            order of the tasks.
     """
 
     round_number: int
@@ -107,6 +123,10 @@ class RoundReport:
     simulated: dict[str, float] | None = None
     clients: dict[int, list[int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    wanted: int = 0
+    discarded: tuple[ClientFailure, ...] = ()
+    tiers: dict[str, dict[str, int]] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
 
 
 class Observer:
@@ -181,7 +201,8 @@ def run_round(
     if plan.rolling:
         state = roll(state, plan.family)
     state = with_unlocked(state, plan.family, plan.cohort)
-    cohort = sample_cohort(plan.cohort, round_number, attempt)
+    ledger = open_ledger(state.ledger, plan.config.clients)
+    cohort = sample_cohort(plan.cohort, round_number, attempt, ledger)
     tasks = assign_submodels(cohort, plan.cohort, round_number)
     total = make_aggregate(
         state,
@@ -191,12 +212,17 @@ def run_round(
         sends=plan.sends,
         population=plan.config.clients.count,
     )
+    closed = simulated_closing(plan.config, plan.cohort, tasks)
+    if closed is None:
+        found = engine.train(state, tasks)
+    else:
+        found = chain(engine.train(state, closed.counted), closed.left)
     failures: list[ClientFailure] = []
-    counted: dict[int, list[int]] = {}
+    counted: list[TrainTask] = []
     losses: list[float] = []
     notes: list[str] = []
     results = within_limits(
-        _counted(engine.train(state, tasks), len(tasks), observers),
+        _counted(found, len(tasks), observers),
         state,
         plan.family,
         plan.config.server,
@@ -213,10 +239,12 @@ def run_round(
         except UpdateError as error:
             failures.append(ClientFailure(result.task, str(error)))
             continue
-        counted.setdefault(result.task.submodel, []).append(result.task.client)
+        counted.append(result.task)
         losses.append(result.metrics.get("loss", float("nan")))
-    trained = {submodel: len(counted[submodel]) for submodel in sorted(counted)}
-    fleet = plan.cohort.fleet
+    clients = _by_submodel(counted)
+    trained = {submodel: len(clients[submodel]) for submodel in sorted(clients)}
+    discarded = tuple(failure for failure in failures if failure.discarded)
+    fleet, seconds = plan.cohort.fleet, None if closed is None else closed.seconds
     report = RoundReport(
         round_number=round_number,
         tasks=len(tasks),
@@ -225,13 +253,47 @@ def run_round(
         loss=sum(losses) / len(losses) if losses else float("nan"),
         bytes_down=sum(travel_bytes(plan.family, t.submodel, plan.receives) for t in tasks),
         bytes_up=sum(n * travel_bytes(plan.family, k, plan.sends) for k, n in trained.items()),
-        failures=tuple(failures),
+        failures=tuple(failure for failure in failures if not failure.discarded),
         attempt=attempt,
-        simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
-        clients=counted,
+        simulated=asdict(fleet.round_times(cohort, tasks, round_number, seconds))
+        if fleet
+        else None,
+        clients=clients,
         notes=tuple(notes),
+        wanted=min(len(tasks), plan.config.clients.per_round),
+        discarded=discarded,
+        tiers=by_tier(
+            plan.cohort, asked=tasks, counted=counted, discarded=[f.task for f in discarded]
+        )
+        if plan.config.clients.closes_early
+        else {},
+        order=_unusual_order(tasks, counted),
     )
-    return total.finish(), report
+    ledger = note_round(
+        ledger,
+        plan.config.clients,
+        round_number,
+        heard=[task.client for task in counted],
+        failed=[failure.task.client for failure in report.failures],
+    )
+    return replace(total.finish(), ledger=ledger), report
+
+
+def _by_submodel(tasks: Sequence[TrainTask]) -> dict[int, list[int]]:
+    clients: dict[int, list[int]] = {}
+    for task in tasks:
+        clients.setdefault(task.submodel, []).append(task.client)
+    return clients
+
+
+def _unusual_order(tasks: Sequence[TrainTask], counted: Sequence[TrainTask]) -> tuple[int, ...]:
+    """Return the clients whose updates counted, if they were not added in the order of the tasks.
+
+    What a client counts for may be smaller than what it was offered.
+    """
+    clients = [task.client for task in counted]
+    place = {task.client: number for number, task in enumerate(tasks)}
+    return () if clients == sorted(clients, key=place.__getitem__) else tuple(clients)
 
 
 def _counted(
@@ -275,6 +337,7 @@ def _round_that_counts(
             engine.settle(report.round_number, counted)
             return after, report
         _tell(observers, "round_repeated", report, reason)
+        state = replace(state, ledger=after.ledger)  # who failed now is not tried again at once
     raise RunError(
         f"round {state.round_number + 1} failed {server.attempts} times: {reason}; {remedy}"
     )
@@ -283,7 +346,7 @@ def _round_that_counts(
 def _why_not(after: ServerState, report: RoundReport, quorum: float) -> tuple[str, str]:
     """Say why a round does not count, and the remedy; nothing if it does."""
     counted = sum(report.trained.values())
-    if not counted or counted < quorum * report.tasks:
+    if not counted or counted < quorum * report.wanted:
         last = report.failures[-1].reason if report.failures else "no device fits any submodel"
         remedy = "mend the clients, or lower server.quorum, then resume"
         if NOT_FINITE in last:  # training went out of bounds, as a rule everywhere at once
@@ -291,7 +354,7 @@ def _why_not(after: ServerState, report: RoundReport, quorum: float) -> tuple[st
                 "if that is so at every client, start anew with a smaller local.learning_rate; "
                 f"else {remedy}"
             )
-        return f"only {counted} of {report.tasks} updates counted ({last})", remedy
+        return f"only {counted} of {report.wanted} updates counted ({last})", remedy
     culprit = not_finite_in(after)
     if culprit is not None:
         remedy = (

@@ -20,12 +20,15 @@ class ServerState:
         per_submodel: for each submodel, smallest first, the tensors it shares with nobody.
         memory: what the server's step keeps from round to round: sets of tensors that lie as the
             parameters do, named `set/shared/name` and `set/submodel/k/name`.
+        ledger: what is remembered of clients, whole numbers for each of them; empty where who takes
+            part does not depend on it. It has no part in a state's checksum.
     """
 
     round_number: int
     shared: Tensors
     per_submodel: tuple[Tensors, ...]
     memory: Tensors = field(default_factory=dict)
+    ledger: Tensors = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> "ServerState":
         """Return the state with all tensors on a device; itself, if they are there."""
@@ -34,7 +37,7 @@ class ServerState:
         if all(tensor.device == kind for group in groups for tensor in group.values()):
             return self
         shared, memory, *own = ({name: t.to(kind) for name, t in g.items()} for g in groups)
-        return ServerState(self.round_number, shared, tuple(own), memory)
+        return ServerState(self.round_number, shared, tuple(own), memory, self.ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,40 @@ class ClientUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """What the updates of some clients of a round add up to: all that a mean needs of them.
+
+    Attributes:
+        round_number: the round, from 1.
+        weighting: what weights count: `equal`, clients; `examples`, their examples.
+        weights: the weight that each submodel gathered, smallest first.
+        own_weights: the same of what submodels have for themselves, which may be trained within
+            larger ones too.
+        shared: a sum of global size for each shared name that one of them holds.
+        own: for each submodel, the sums of what it shares with nobody; empty if nobody trained it.
+    """
+
+    round_number: int
+    weighting: str
+    weights: tuple[int, ...]
+    own_weights: tuple[int, ...]
+    shared: Tensors
+    own: tuple[Tensors, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClientFailure:
     """A task that brought no update.
 
     Attributes:
         task: the task.
         reason: what happened, for the log.
+        discarded: whether nothing is wrong with the client: the round closed without it.
     """
 
     task: TrainTask
     reason: str
+    discarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

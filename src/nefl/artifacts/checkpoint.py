@@ -12,7 +12,7 @@ from nefl.errors import RunError
 from nefl.files import write_atomically
 from nefl.nesting.sets import memory_layout, sets_of
 from nefl.nesting.spec import Family, Layout
-from nefl.state import ServerState
+from nefl.state import ServerState, Tensors
 
 FORMAT = "nefl-state-1"
 MAX_DIGITS = 9  # of a round's number; Python reads none of more than 4300
@@ -20,8 +20,13 @@ MAX_DIGITS = 9  # of a round's number; Python reads none of more than 4300
 
 def state_sha256(state: ServerState) -> str:
     """Return a checksum over every name, dtype, shape and value of a state."""
+    return tensors_sha256(flatten_state(state))
+
+
+def tensors_sha256(tensors: Tensors) -> str:
+    """Return a checksum over every name, dtype, shape and value of some tensors."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(flatten_state(state).items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         plain = tensor.detach().cpu().contiguous()
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b"")
@@ -38,11 +43,13 @@ def save_state(path: Path, state: ServerState, **notes: str) -> None:
         "format": FORMAT,
         "round_number": str(state.round_number),
         "state_sha256": state_sha256(state),
+        **({"ledger_sha256": tensors_sha256(state.ledger)} if state.ledger else {}),
         **notes,
     }
+    ledger = {f"ledger/{name}": tensor for name, tensor in state.ledger.items()}
 
     def fill(beside: Path) -> None:
-        save_tensors(beside, flatten_state(state), metadata)
+        save_tensors(beside, flatten_state(state) | ledger, metadata)
 
     write_atomically(path, fill, follow_links=False)
 
@@ -75,8 +82,10 @@ def load_state(path: Path, family: Family) -> ServerState:
     number = metadata.get("round_number", "")
     if not number.isdecimal() or len(number) > MAX_DIGITS:
         raise RunError(f"{path}: is damaged: it does not say which round it is of")
-    state = ServerState(int(number), ordered, tuple(own), memory)
-    if state_sha256(state) != metadata.get("state_sha256"):
+    ledger = {n.removeprefix("ledger/"): t for n, t in tensors.items() if n.startswith("ledger/")}
+    state = ServerState(int(number), ordered, tuple(own), memory, ledger)
+    whole = state_sha256(state) == metadata.get("state_sha256")
+    if not whole or (ledger and tensors_sha256(ledger) != metadata.get("ledger_sha256")):
         raise RunError(f"{path}: is damaged: its contents do not have its checksum")
     return state
 

@@ -1,5 +1,6 @@
 """What came out of a run, told from its log and its final weights."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,11 @@ class _Simulated:
 
 
 @dataclass(frozen=True)
+class _Discarded:
+    submodel: int
+
+
+@dataclass(frozen=True)
 class _Round:
     """What a summary takes of a round's entry in the log."""
 
@@ -35,6 +41,8 @@ class _Round:
     bytes_down: int = 0
     bytes_up: int = 0
     failures: tuple[Any, ...] = ()
+    discarded: tuple[_Discarded, ...] = ()
+    tiers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     simulated: _Simulated | None = None
 
 
@@ -99,6 +107,7 @@ def summarise(run: Path, family: Family, state: ServerState, primary: MeasuredBy
         "bytes_down": sum(r["bytes_down"] for r in rounds),
         "bytes_up": sum(r["bytes_up"] for r in rounds),
         "failures": sum(len(r["failures"]) for r in rounds),
+        "discarded": _discarded(rounds),
         "coverage": {
             "updates_by_submodel": updates,
             "fewest_updates_of_an_element": min_coverage(family, updates),
@@ -111,6 +120,22 @@ def summarise(run: Path, family: Family, state: ServerState, primary: MeasuredBy
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def _discarded(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return how many updates came too late, by submodel and tier; None where rounds wait."""
+    tiers: dict[str, Counter[str]] = {}
+    for entry in rounds:
+        for tier, counts in entry["tiers"].items():
+            tiers.setdefault(tier, Counter()).update(counts)
+    if not tiers:
+        return None
+    by_submodel = Counter(each["submodel"] for entry in rounds for each in entry["discarded"])
+    return {
+        "updates": by_submodel.total(),
+        "by_submodel": dict(sorted(by_submodel.items())),
+        "by_tier": {tier: dict(counts) for tier, counts in sorted(tiers.items())},
+    }
 
 
 def _simulated(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:

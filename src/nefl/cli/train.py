@@ -284,6 +284,15 @@ def _show(summary: Mapping[str, Any], folder: Path) -> None:
     traffic = f"{show_bytes(summary['bytes_down'])} down, {show_bytes(summary['bytes_up'])} up"
     took = show_duration(summary["seconds"])
     console.print(Text(f"{took}, {traffic}, {counted(summary['failures'], 'failure')}; {folder}"))
+    late = summary["discarded"]
+    if late:
+        by_submodel = ", ".join(f"{n} of submodel {k}" for k, n in late["by_submodel"].items())
+        by_tier = ", ".join(
+            f"{told['discarded']} of {told['asked']} asked ({tier})"
+            for tier, told in late["by_tier"].items()
+        )
+        told_of = f"; {by_submodel}; {by_tier}" if late["updates"] else ""
+        console.print(Text(f"discarded: {counted(late['updates'], 'late update')}{told_of}"))
     times = summary["simulated"]
     if times:
         console.print(

@@ -1,9 +1,19 @@
 """Who takes part, what the server does, and what carries tasks between them."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nefl.config.checks import Part, require
+
+MAX_PAUSE = 10**6
+"""The most rounds that a client may be passed over."""
+
+LONGEST_HOLD = 1e6
+"""The most times that a round may last as long as it took to have enough updates."""
+
+MOST_ASKED = 10.0
+"""The most clients that a round may ask, in times of those that it wants."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +26,7 @@ class DeviceConfig(Part):
         memory: bytes that training may take.
         macs_per_second: multiply-accumulates it computes in a second.
         bandwidth: bytes it sends or receives in a second.
+        fails: the share of its rounds in which it drops out and is not heard of again.
     """
 
     name: str
@@ -23,11 +34,16 @@ class DeviceConfig(Part):
     macs_per_second: float
     bandwidth: float
     share: float = 1.0
+    fails: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse devices that cannot exist."""
         for key in ("memory", "macs_per_second", "bandwidth", "share"):
             require(getattr(self, key) > 0, f"device {self.name!r}: {key} must be above 0")
+        require(
+            0 <= self.fails < 1,
+            f"device {self.name!r}: fails is {self.fails}: give 0 or more, below 1",
+        )
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,18 @@ class ClientsConfig(Part):
 
     Attributes:
         count: clients in the population.
-        per_round: clients in a cohort.
+        per_round: clients whose updates a round wants.
+        over_select: how many times as many clients are asked; the round closes when it has what it
+            wants, and what comes later is discarded.
+        hold: with more asked than wanted, every submodel has its share of the places; a round that
+            has enough updates keeps these for late ones until it lasts so many times as long. At 1
+            places are whoever's comes first.
+        close_after: seconds after which a round closes with a quorum (`server.quorum`).
+        pause: rounds that a client is passed over after a failure, twice as many after every
+            further one in a row; 0 for none.
+        longest_pause: the most rounds that it is passed over.
+        prefer: who is drawn more often: nobody (`any`), or those whose updates have not counted for
+            long (`unheard`), in proportion to the rounds since.
         capability: `tiers`, the paper's rule; `fixed`, always the submodel of one's tier; or
             `devices`, the largest submodel that fits the device in this round.
         spread: for `tiers`, how far a client strays from its tier.
@@ -52,6 +79,12 @@ class ClientsConfig(Part):
 
     count: int = 100
     per_round: int = 10
+    over_select: float = 1.0
+    hold: float = 2.0
+    close_after: float | None = None
+    pause: int = 0
+    longest_pause: int = 64
+    prefer: Literal["any", "unheard"] = "any"
     capability: Literal["tiers", "fixed", "devices"] = "tiers"
     spread: int = 2
     devices: tuple[DeviceConfig, ...] = ()
@@ -80,7 +113,43 @@ class ClientsConfig(Part):
             (self.capability == "devices") == bool(self.devices),
             "clients.devices belongs to capability 'devices', and that needs at least one",
         )
-        require(self.deadline is None or self.deadline > 0, "clients.deadline must be above 0")
+        for key in ("deadline", "close_after"):
+            value = getattr(self, key)
+            require(value is None or value > 0, f"clients.{key} must be above 0")
+        require(
+            1 <= self.over_select <= MOST_ASKED,
+            f"clients.over_select is {self.over_select}: give 1 to {MOST_ASKED:g}",
+        )
+        require(
+            1 <= self.hold <= LONGEST_HOLD,
+            f"clients.hold is {self.hold}: give 1 to {LONGEST_HOLD:g}",
+        )
+        require(
+            0 <= self.pause <= self.longest_pause <= MAX_PAUSE,
+            f"clients.pause is {self.pause}, longest_pause {self.longest_pause}: give rounds from "
+            f"0 to {MAX_PAUSE}, the longest last",
+        )
+        failing = next((kind.name for kind in self.devices if kind.fails), None)
+        require(
+            failing is None or self.close_after is not None,
+            f"device {failing!r}: fails is given, and a round would wait for it without end; give "
+            "clients.close_after too",
+        )
+
+    @property
+    def asked(self) -> int:
+        """How many clients a round asks, where so many are there."""
+        return min(self.count, math.ceil(round(self.per_round * self.over_select, 6)))
+
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether who takes part depends on how clients did in earlier rounds."""
+        return self.pause > 0 or self.prefer != "any"
+
+    @property
+    def closes_early(self) -> bool:
+        """Whether a round may close before all whom it asked have answered."""
+        return self.over_select > 1 or self.close_after is not None
 
 
 STEP_OPTIONS = {

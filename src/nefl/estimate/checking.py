@@ -11,6 +11,7 @@ from nefl.engines.site import pick_device
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
 from nefl.running.assembly import Setting, arrange, assemble
+from nefl.server.closing import check_clock
 from nefl.tasks.finding import task_of
 
 
@@ -24,6 +25,7 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
         NeflError: if the run could never start as it is.
     """
     notes = []
+    check_clock(config)
     presence = find_dataset(
         config.data.name,
         root=config.data.root,

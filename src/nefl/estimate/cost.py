@@ -15,6 +15,7 @@ from nefl.nesting.spec import Family
 from nefl.rounds import Plan
 from nefl.running.assembly import Setting, count_workers
 from nefl.server.aggregate import GROUP
+from nefl.server.closing import simulated_closing
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.server.evaluate import needs_measuring
 from nefl.state import TrainTask
@@ -97,13 +98,16 @@ def cost_of(
             stays unknown.
     """
     config, family = setting.config, setting.family
-    rounds = _drawn_rounds(setting)
+    asked = _drawn_rounds(setting)
+    rounds = [_in_time(setting, tasks) for tasks in asked]
     sizes = setting.partition.sizes
     counts = Counter(task.submodel for tasks in rounds for task in tasks)
     drawn = max(1, sum(counts.values()))
     scale = config.rounds / len(rounds)
     payload = [profile.payload_bytes for profile in profiles]
-    sent = 2 * scale * sum(payload[k - 1] * n for k, n in counts.items())
+    sent = scale * sum(
+        payload[task.submodel - 1] for some in (asked, rounds) for tasks in some for task in tasks
+    )
     macs = (scale * config.local.epochs) * sum(
         profiles[task.submodel - 1].train_macs * int(sizes[task.client])
         for tasks in rounds
@@ -149,6 +153,12 @@ def _drawn_rounds(setting: Setting) -> list[list[TrainTask]]:
         assign_submodels(sample_cohort(plan, number), plan, number)
         for number in range(1, min(setting.config.rounds, SAMPLED_ROUNDS) + 1)
     ]
+
+
+def _in_time(setting: Setting, tasks: list[TrainTask]) -> list[TrainTask]:
+    """Return the tasks of a round that are trained: those who come too late are not simulated."""
+    closed = simulated_closing(setting.config, setting.plan.cohort, tasks)
+    return tasks if closed is None else list(closed.counted)
 
 
 def _state_bytes(family: Family) -> int:

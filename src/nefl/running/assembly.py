@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -280,7 +281,13 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
         fleet = Fleet(config.clients, profiles, config.local.epochs, partition.sizes, config.seed)
     levels, left_out = capability_levels(config.model, task.signature, task.model_arguments())
     cohort = CohortPlan(
-        config.clients, len(family), config.seed, fleet, levels=levels, left_out=left_out
+        config.clients,
+        len(family),
+        config.seed,
+        fleet,
+        levels=levels,
+        left_out=left_out,
+        fewest=math.ceil(config.server.quorum * config.clients.per_round),
     )
     dealt = tuple(map(int, partition.sizes))
     method = method_of(config.model)

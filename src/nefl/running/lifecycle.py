@@ -32,6 +32,7 @@ from nefl.rounds import Engine, Observer, check_observers, run_training
 from nefl.running.assembly import Setting, assemble, settings_checksum, with_absolute_paths
 from nefl.running.first_state import FirstState, first_state
 from nefl.running.recorder import Recorder
+from nefl.server.closing import check_clock
 from nefl.state import Evaluation, ServerState
 from nefl.tasks.task import Task
 
@@ -94,6 +95,8 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
+    if connect is None:
+        check_clock(config)
     setting = assemble(config, task)
     config = setting.config
     first = first_state(setting)  # a file of weights that does not fit leaves no folder behind

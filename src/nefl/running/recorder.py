@@ -77,8 +77,9 @@ class Recorder(Observer):
 def _entry(report: RoundReport) -> dict[str, Any]:
     content = asdict(report)
     content["round"] = content.pop("round_number")
-    content["failures"] = [
-        {"client": f.task.client, "submodel": f.task.submodel, "reason": f.reason}
-        for f in report.failures
-    ]
+    for key in ("failures", "discarded"):
+        content[key] = [
+            {"client": f.task.client, "submodel": f.task.submodel, "reason": f.reason}
+            for f in getattr(report, key)
+        ]
     return content

@@ -2,7 +2,8 @@
 
 Updates are added as they arrive into one set of sums, whatever the number of clients. Divisors
 differ within a tensor (small submodels never reach the outer channels), but they need no memory:
-the weight that each submodel gathered and the corners' shapes give them when the round ends.
+the weight that each submodel gathered and the corners' shapes give them when the round ends. So
+sums and weights are all that an aggregator between clients and server has to pass on.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ from torch import Tensor
 from nefl.nesting.corners import corner
 from nefl.nesting.inside import of_member, trained_within
 from nefl.nesting.spec import Family, Layout
-from nefl.server.check import check_update
-from nefl.state import ClientUpdate, ServerState, Tensors
+from nefl.server.check import check_sums, check_update
+from nefl.state import ClientUpdate, ServerState, Sums, Tensors
 
 Weighting = Literal["equal", "examples"]
 
@@ -55,7 +56,7 @@ class Aggregate:
 
     @property
     def clients(self) -> int:
-        """How many clients have counted so far."""
+        """How many clients' updates were added so far; those merged are not among them."""
         return len(self._clients)
 
     def add(self, update: ClientUpdate) -> None:
@@ -75,6 +76,34 @@ class Aggregate:
         for member in within:
             self._add_own(member, of_member(update.trained, member), weight)
         self._clients.add(task.client)
+
+    def merge(self, sums: Sums) -> None:
+        """Count what an aggregator has summed up, or refuse it and leave the sums as they were.
+
+        Merging the same sums in the same order gives the same bits. No client may be in two of
+        them: that cannot be seen here.
+
+        Raises:
+            UpdateError: naming the tensor or the weight at fault.
+        """
+        check_sums(sums, self._family, self._state.round_number + 1, self._weighting)
+        self._shared.merge(sums.shared)
+        for k, tensors in enumerate(sums.own, start=1):
+            self._weights[k] += sums.weights[k - 1]
+            if sums.own_weights[k - 1]:
+                self._own_sums(k).merge(tensors)
+                self._own_weights[k] += sums.own_weights[k - 1]
+
+    def sums(self) -> Sums:
+        """Return what was added and merged, to be passed on. Afterwards this object is spent."""
+        return Sums(
+            self._state.round_number + 1,
+            self._weighting,
+            tuple(self._weights.values()),
+            tuple(self._own_weights.values()),
+            self._shared.by_name(),
+            tuple(self._own[k].by_name() if k in self._own else {} for k in self._weights),
+        )
 
     def _add_own(self, submodel: int, trained: Tensors, weight: int) -> None:
         self._own_sums(submodel).add(submodel, trained, weight)
@@ -177,6 +206,27 @@ class _Sums:
                 part.zero_()
         self._in_group = 0
 
+    @torch.no_grad()
+    def merge(self, sums: Tensors) -> None:
+        """Add sums of others to the totals, and keep the larger counters."""
+        if self._in_group:
+            self._close_group()
+        for name, theirs in sums.items():
+            tensor = theirs.to(self._like[name].device)
+            place = self._total if tensor.is_floating_point() else self._partial
+            if name not in place:
+                wide = torch.float64 if tensor.is_floating_point() else tensor.dtype
+                place[name] = tensor.to(wide, copy=True)
+            elif tensor.is_floating_point():
+                place[name].add_(tensor)
+            else:
+                torch.maximum(place[name], tensor, out=place[name])
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Return all sums. Their memory is this object's."""
+        names = [name for name in self._like if name in self._partial or name in self._total]
+        return {name: self._sum(name) for name in names}
+
     def plain_means(self, old: Tensors, weight: int) -> dict[str, Tensor]:
         """Return the means of tensors that every client held whole."""
         sums = {name: self._sum(name) for name in old}
@@ -189,7 +239,7 @@ class _Sums:
         self, name: str, old: Tensor, holders: Sequence[tuple[tuple[int, ...], int]]
     ) -> Tensor:
         """Divide each element by the weight of its holders; without holders it stays as it was."""
-        if name not in self._partial:
+        if name not in self._partial and name not in self._total:
             return old
         total = self._sum(name)
         if total.is_floating_point():
@@ -200,8 +250,10 @@ class _Sums:
 
     def _sum(self, name: str) -> Tensor:
         """Return the sum over all groups. Its memory becomes the result's."""
-        part = self._partial[name]
-        return self._total[name].add_(part) if name in self._total else part
+        if name not in self._total:
+            return self._partial[name]
+        total = self._total[name]
+        return total.add_(self._partial[name]) if name in self._partial else total
 
 
 def divide_by_coverage(

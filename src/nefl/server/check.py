@@ -8,7 +8,7 @@ from torch import Tensor
 from nefl.errors import UpdateError
 from nefl.nesting.sets import set_layout, travel_layout
 from nefl.nesting.spec import Family, Layout
-from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
+from nefl.state import ClientUpdate, ServerState, Sums, Tensors, TrainTask
 
 MAX_EXAMPLES = 10**9
 """No client has more examples than this; a larger claim is a mistake or an attack."""
@@ -16,6 +16,9 @@ MAX_EXAMPLES = 10**9
 SMALL = 1 << 16
 """Elements below which tensors are probed together: the calls would cost more than the work."""
 
+
+SUM_TYPES = (torch.float32, torch.float64)
+"""What sums of quantities are held in, whatever the quantities are."""
 
 NOT_FINITE = "values that are not finite"
 
@@ -66,8 +69,50 @@ def check_update(
         raise UpdateError(f"{who}: has an update in this round already")
 
 
-def _check_tensors(who: str, what: str, tensors: Tensors, layout: Layout) -> None:
-    """Refuse tensors that are not those of a layout, or not finite."""
+def check_sums(sums: Sums, family: Family, round_number: int, weighting: str) -> None:
+    """Refuse sums that cannot be those of this round's updates.
+
+    Raises:
+        UpdateError: naming the tensor or the weight at fault.
+    """
+    if sums.round_number != round_number or sums.weighting != weighting:
+        raise UpdateError(
+            f"sums of round {sums.round_number}, weighted by {sums.weighting!r:.40}; this is round "
+            f"{round_number}, weighted by {weighting!r}"
+        )
+    numbers = range(1, len(family) + 1)
+    for what, weights in (("weights", sums.weights), ("own_weights", sums.own_weights)):
+        if len(weights) != len(family) or not all(_is_whole(w) and w >= 0 for w in weights):
+            raise UpdateError(
+                f"sums: {what} are {str(weights)[:80]}, expected {len(family)} whole numbers of 0 "
+                "or more"
+            )
+    if len(sums.own) != len(family) or any(
+        own < all_of for own, all_of in zip(sums.own_weights, sums.weights, strict=True)
+    ):
+        raise UpdateError("sums: own_weights are smaller than weights, or own sums are missing")
+    trained = [k for k in numbers if sums.weights[k - 1]]
+    held = {name for k in trained for name in family.layout(k)}
+    shared = {n: info for n, info in family.global_layout.items() if n in held}
+    _check_tensors("sums", "shared ", sums.shared, shared, wide=True)
+    for k in numbers:
+        names = family.own_names(k) if sums.own_weights[k - 1] else ()
+        own = {name: family.layout(k)[name] for name in names}
+        _check_tensors("sums", f"submodel {k}'s ", sums.own[k - 1], own, wide=True)
+
+
+def _check_tensors(
+    who: str, what: str, tensors: Tensors, layout: Layout, *, wide: bool = False
+) -> None:
+    """Refuse tensors that are not those of a layout, or not finite.
+
+    Args:
+        who: whose they are.
+        what: what they are, before their names.
+        tensors: the tensors.
+        layout: what is expected.
+        wide: whether they are sums, which have wider types.
+    """
     if not isinstance(tensors, Mapping):
         raise UpdateError(f"{who}: brings a {type(tensors).__name__}, not tensors by name")
     if tensors.keys() != layout.keys():
@@ -82,8 +127,10 @@ def _check_tensors(who: str, what: str, tensors: Tensors, layout: Layout) -> Non
         shape = tuple(tensor.shape)
         if shape != info.shape:
             raise UpdateError(f"{who}: {what}{name} has shape {shape}, not {info.shape}")
-        if tensor.dtype != info.dtype:
-            raise UpdateError(f"{who}: {what}{name} has dtype {tensor.dtype}, not {info.dtype}")
+        allowed = SUM_TYPES if wide and info.dtype.is_floating_point else (info.dtype,)
+        if tensor.dtype not in allowed:
+            expected = " or ".join(map(str, allowed))
+            raise UpdateError(f"{who}: {what}{name} has dtype {tensor.dtype}, not {expected}")
     culprit = first_not_finite(tensors)
     if culprit is not None:
         raise UpdateError(f"{who}: {what}{culprit} has {NOT_FINITE}")

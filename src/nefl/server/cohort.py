@@ -1,9 +1,10 @@
 """Who takes part in a round, and which submodel each of them trains."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,8 @@ from nefl.nesting.spec import Family
 from nefl.nesting.tiers import tier_choices
 from nefl.seeds import Purpose, generator_for
 from nefl.server.devices import Fleet
-from nefl.state import ServerState, TrainTask
+from nefl.server.ledger import ages, ready
+from nefl.state import ServerState, Tensors, TrainTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class Roster(Protocol):
             RunError: if too few are there and no more come.
         """
 
+    def returned(self) -> Collection[int]:
+        """Return the clients that came, or came back, and were given no task since."""
+
     def standing(self, client: int) -> Standing:
         """Return what is known of a client."""
 
@@ -57,6 +62,8 @@ class CohortPlan:
         levels: how many tiers clients fall into, if not as many as there are submodels.
         left_out: how many of them are below the smallest submodel and take no part; submodels are
             for those above it, the largest for all that remain.
+        fewest: how many clients a round needs; where fewer are not passed over, some are asked who
+            would be. A whole cohort, if left out.
     """
 
     clients: ClientsConfig
@@ -66,6 +73,7 @@ class CohortPlan:
     roster: Roster | None = None
     levels: int = 0
     left_out: int = 0
+    fewest: int = 0
 
 
 def tier_of(client: int, clients: int, submodels: int) -> int:
@@ -73,20 +81,54 @@ def tier_of(client: int, clients: int, submodels: int) -> int:
     return client * submodels // clients + 1
 
 
-def sample_cohort(plan: CohortPlan, round_number: int, attempt: int = 0) -> list[int]:
+def tier_name(client: int, plan: CohortPlan) -> str:
+    """Return what a client's capability is called: its kind of device, or its tier."""
+    known = Standing() if plan.roster is None else plan.roster.standing(client)
+    if known.tier is None and plan.fleet is not None:
+        return plan.fleet.device(client).name
+    levels = plan.levels or plan.submodels
+    return f"tier {known.tier or tier_of(client, plan.clients.count, levels)}"
+
+
+def by_tier(plan: CohortPlan, **groups: Sequence[TrainTask]) -> dict[str, dict[str, int]]:
+    """Return how many tasks of each group went to clients of each tier."""
+    tiers: dict[str, dict[str, int]] = {}
+    for group, tasks in groups.items():
+        for task in tasks:
+            tier = tiers.setdefault(tier_name(task.client, plan), dict.fromkeys(groups, 0))
+            tier[group] += 1
+    return dict(sorted(tiers.items()))
+
+
+def sample_cohort(
+    plan: CohortPlan,
+    round_number: int,
+    attempt: int = 0,
+    ledger: Tensors = MappingProxyType({}),
+) -> list[int]:
     """Draw the clients of a round; a repeated round draws others.
 
-    Clients that can train none of the submodels in this round are passed over, where tiers tell.
+    Clients that can train none of the submodels in this round are passed over, where tiers tell;
+    so are those who keep failing, where the ledger tells.
     """
     rng = generator_for(plan.seed, Purpose.COHORT, round_number, attempt)
     pool = range(plan.clients.count) if plan.roster is None else plan.roster.present()
-    if plan.left_out and plan.fleet is None:
-        order = (pool[place] for place in rng.permutation(len(pool)))
-        able = (client for client in order if _takes_part(client, plan, round_number))
-        return sorted(islice(able, plan.clients.per_round))
-    size = min(plan.clients.per_round, len(pool))
-    chosen = rng.choice(len(pool), size, replace=False, shuffle=False)
-    return [pool[place] for place in np.sort(chosen)]
+    if ledger:
+        returned = () if plan.roster is None else plan.roster.returned()
+        fewest = plan.fewest or plan.clients.per_round
+        pool = ready(pool, ledger, round_number, fewest=fewest, returned=returned)
+    asked, tells = plan.clients.asked, plan.left_out > 0 and plan.fleet is None
+    if ledger and plan.clients.prefer == "unheard":
+        # The smallest of exponential times: a draw without replacement, by these weights.
+        order = np.argsort(rng.exponential(size=len(pool)) / ages(pool, ledger, round_number))
+    elif tells:
+        order = rng.permutation(len(pool))
+    else:
+        order = rng.choice(len(pool), min(asked, len(pool)), replace=False, shuffle=False)
+    drawn = (pool[place] for place in order)
+    if tells:
+        drawn = (client for client in drawn if _takes_part(client, plan, round_number))
+    return sorted(islice(drawn, asked))
 
 
 def assign_submodels(cohort: Sequence[int], plan: CohortPlan, round_number: int) -> list[TrainTask]:

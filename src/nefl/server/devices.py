@@ -5,7 +5,8 @@ that fits them, and the same arithmetic tells how long the round takes: with nes
 the full model for everyone, and with the full model for those that can hold it.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,11 +24,12 @@ Amount = TypeVar("Amount", float, Numbers)
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a client has in one round: bytes, MACs per second, bytes per second."""
+    """What a client has in one round: bytes, MACs per second, bytes per second, and its luck."""
 
     memory: float
     macs_per_second: float
     bandwidth: float
+    drops_out: bool = False
 
 
 def round_seconds(macs: Amount, payload_bytes: Amount, conditions: Conditions) -> Amount:
@@ -46,8 +48,10 @@ class RoundTimes:
     """Simulated seconds of one round, and what the alternatives would take.
 
     Attributes:
-        nested: until the last client with its nested submodel is done.
-        full: until the last client would be done if all of them trained the full model.
+        nested: until the round closes; as a rule, when the last client with its nested submodel is
+            done.
+        full: until as many clients as are wanted would be done if all of them trained the full
+            model.
         strong_only: the same if only those that fit the full model trained it.
         strong_clients: how many those are.
         sat_out: clients that fit no submodel at all.
@@ -94,6 +98,7 @@ class Fleet:
             device.memory * memory,
             device.macs_per_second * speed,
             device.bandwidth * bandwidth,
+            drops_out=bool(device.fails and rng.random() < device.fails),
         )
 
     def seconds(self, client: int, submodel: int, conditions: Conditions) -> float:
@@ -117,21 +122,43 @@ class Fleet:
         conditions = self.conditions(client, round_number)
         return [k for k in range(1, len(self.profiles) + 1) if self.fits(client, k, conditions)]
 
+    def task_seconds(self, tasks: Sequence[TrainTask]) -> list[float]:
+        """Return how long after the start of its round each reply is there; infinity if never."""
+        found = []
+        for task in tasks:
+            conditions = self.conditions(task.client, task.round_number)
+            seconds = self.seconds(task.client, task.submodel, conditions)
+            found.append(math.inf if conditions.drops_out else seconds)
+        return found
+
     def round_times(
-        self, cohort: Sequence[int], tasks: Sequence[TrainTask], round_number: int
+        self,
+        cohort: Sequence[int],
+        tasks: Sequence[TrainTask],
+        round_number: int,
+        closed: float | None = None,
     ) -> RoundTimes:
-        """Return how long a round takes, and what the alternatives would take."""
-        full = len(self.profiles)
+        """Return how long a round takes, and what the alternatives would take.
+
+        Args:
+            cohort: who was asked.
+            tasks: what they were given.
+            round_number: the round.
+            closed: when it closed, if that was not when the last of them was done.
+        """
+        full, wanted = len(self.profiles), self.clients.per_round
         conditions = {client: self.conditions(client, round_number) for client in cohort}
         with_full = {c: self.seconds(c, full, conditions[c]) for c in cohort}
         strong = [c for c in cohort if self.fits(c, full, conditions[c])]
         return RoundTimes(
-            nested=max(
-                (self.seconds(t.client, t.submodel, conditions[t.client]) for t in tasks),
-                default=0.0,
-            ),
-            full=max(with_full.values()),
-            strong_only=max((with_full[client] for client in strong), default=0.0),
+            nested=max(self.task_seconds(tasks), default=0.0) if closed is None else closed,
+            full=_until(wanted, with_full.values()),
+            strong_only=_until(wanted, (with_full[client] for client in strong)),
             strong_clients=len(strong),
             sat_out=len(cohort) - len(tasks),
         )
+
+
+def _until(wanted: int, seconds: Iterable[float]) -> float:
+    """Return when so many are done, or all of them if they are fewer."""
+    return max(sorted(seconds)[:wanted], default=0.0)

@@ -27,6 +27,7 @@ from nefl.report.figures.run_records import (
 from nefl.report.figures.studies import by_architecture, by_clients, by_method
 from nefl.report.figures.toy_ode import euler, improved_euler, optimised_times, toy_ode, truth
 from nefl.report.figures.vega import draw
+from nefl.report.page.run_texts import failures_of
 from nefl.report.reading.folders import read_runs
 from nefl.report.reading.runs import read_run
 from nefl.running.lifecycle import train
@@ -73,11 +74,39 @@ def test_coverage_and_tiers_count_every_update(trained: Path) -> None:
     assert updates == sum(summary["coverage"]["updates_by_submodel"].values()) == 8
 
 
-@pytest.mark.parametrize("name", [n for n in FIGURES if n not in ("simulated-time", "failures")])
+UNUSUAL = ("simulated-time", "by-time", "discards", "failures")
+"""Figures of what ordinary runs do not have."""
+
+
+@pytest.mark.parametrize("name", [n for n in FIGURES if n not in UNUSUAL])
 def test_every_figure_is_drawn(name: str, trained: Path) -> None:
     figure = FIGURES[name]([DrawnRun(read_run(trained))])
     assert figure.records
     assert draw(figure, Path("figure.svg")).startswith(b"<svg")
+
+
+def test_who_was_discarded_and_what_time_buys(make_run: MakeRun) -> None:
+    tiers = {
+        "tier 1": {"asked": 4, "counted": 2, "discarded": 1},
+        "tier 2": {"asked": 2, "counted": 2, "discarded": 0},
+    }
+    late = [{"client": 3, "submodel": 2, "reason": "late"}]
+    log = [
+        round_line(n, [score], simulated={"nested": 1800.0}, tiers=tiers, discarded=late)
+        for n, score in ((1, 0.25), (2, 0.5))
+    ]
+    drawn = drawn_runs(read_runs([make_run("run", log=log)])[0])
+    figure = FIGURES["discards"](drawn)
+    told = {(r["tier"], r["became"]): r["clients"] for r in figure.records}
+    assert told["tier 1", "counted"] == 4
+    assert told["tier 1", "discarded"] == told["tier 1", "failed"] == 2
+    assert told["tier 2", "discarded"] == told["tier 2", "failed"] == 0
+    timed = FIGURES["by-time"](drawn)
+    assert [(r["hours"], r["score"]) for r in timed.records] == [(0.5, 25), (1.0, 50)]
+    for each in (figure, timed):
+        assert draw(each, Path("figure.svg")).startswith(b"<svg")
+    _, line = failures_of([each.run for each in drawn])
+    assert "2 updates came too late and were discarded: 2 of submodel 2." in line
 
 
 def test_several_runs_are_drawn_together(trained: Path, make_run: MakeRun) -> None:

@@ -70,7 +70,7 @@ def test_one_trained_run_has_every_figure(
     assert drawn == {
         "curves", "extremes", "loss", "by-macs", "by-parameters",
         "by-bytes", "step-sizes", "l1-norms", "coverage", "tiers", "labels",
-        "simulated-time", "seconds", "traffic",
+        "simulated-time", "by-time", "seconds", "traffic",
     }  # fmt: skip
     text = page.inner_text("main")
     for told in ("finished", "nefl train", "seed 0", "torch", EVIL):

@@ -2,11 +2,14 @@
 
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 
 from nefl.report.reading.folders import read_runs
 from nefl.report.tables.comparison import Comparison, Row, compare
+from nefl.report.tables.formats import records, to_markdown
+from nefl.report.tables.grids import grids
 from tests.report.conftest import MakeRun, round_line
 
 
@@ -213,3 +216,28 @@ def test_a_long_setting_does_not_fill_the_table(make_run: MakeRun) -> None:
     names = [row.name for row in rows_of(compare(read_runs(paths)[0])).values()]
     assert max(map(len, names)) < 70
     assert len(set(names)) == 2
+
+
+def test_simulated_time_to_a_target_with_and_without_over_selection(make_run: MakeRun) -> None:
+    def timed(name: str, scores: list[float], seconds: list[float], **settings: float) -> Path:
+        log = [
+            round_line(n, [score], simulated={"nested": took})
+            for n, (score, took) in enumerate(zip(scores, seconds, strict=True), start=1)
+        ]
+        return make_run(name, log=log, settings={"rounds": len(log), **settings})
+
+    paths = [
+        timed("waits", [0.2, 0.6, 0.7], [60.0, 90.0, 30.0]),
+        timed("asks-more", [0.2, 0.4, 0.6], [20.0, 20.0, 20.0], **{"clients.over_select": 1.5}),
+    ]
+    comparison = compare(read_runs(paths)[0], targets=[0.5])
+    rows = [row for section in comparison.sections for row in section.rows]
+    assert [row.to_target[0.5].values for row in rows] == [(2,), (3,)]
+    assert [row.time_to_target[0.5].values for row in rows] == [(150.0,), (60.0,)]
+    text = to_markdown(comparison, grids(comparison))
+    assert "rounds to 50 % | simulated time to 50 %" in text
+    assert "2 min 30 s" in text
+    assert [r["simulated_seconds_to"]["0.5"]["mean"] for r in records(comparison)] == [150, 60]
+    # Without clocks there is no such column.
+    plain = compare(read_runs([make_run("plain", [[0.6]])])[0], targets=[0.5])
+    assert "simulated" not in to_markdown(plain, grids(plain))

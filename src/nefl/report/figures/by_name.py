@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nefl.report.figures.client_figures import labels, simulated, tiers
+from nefl.report.figures.client_figures import by_time, discards, labels, simulated, tiers
 from nefl.report.figures.drawn_run import DrawnRun
 from nefl.report.figures.model_figures import coverage, norms, steps
 from nefl.report.figures.score_figures import cost, curves, extremes, panels, rounds
@@ -23,7 +23,9 @@ FIGURES: Mapping[str, Callable[[Sequence[DrawnRun]], Figure]] = {
     "coverage": coverage,
     "labels": labels,
     "tiers": tiers,
+    "discards": discards,
     "simulated-time": simulated,
+    "by-time": by_time,
     "loss": rounds("loss", "loss", "training loss", "Mean training loss of each round's clients."),
     "failures": rounds("failures", "failures", "failures", "Failed and refused updates by round."),
     "seconds": rounds("seconds", "seconds", "seconds a round", "Wall time of each round."),

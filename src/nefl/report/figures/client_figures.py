@@ -8,13 +8,17 @@ from nefl.report.figures.client_records import (
     ALTERNATIVES,
     MAX_CLIENTS_DRAWN,
     Labels,
+    discard_records,
     labels_of,
     simulated_records,
     tier_records,
+    timed_records,
 )
-from nefl.report.figures.drawn_run import DrawnRun
+from nefl.report.figures.drawn_run import DrawnRun, metric_of
 from nefl.report.figures.parts import ROUND, tip
+from nefl.report.figures.run_records import SCORE
 from nefl.report.figures.vega import Figure, Spec
+from nefl.report.reading.scores import score_axis, tip_format
 
 LABELS_HEIGHT = 220
 
@@ -117,6 +121,60 @@ def tiers(drawn: Sequence[DrawnRun]) -> Figure:
     about = "How many updates of each submodel came from clients of each tier or kind of device."
     about += parts.about_seeds(drawn, " Means over seeds.")
     return Figure("tiers", "Who trained which submodel", about, spec, records)
+
+
+def discards(drawn: Sequence[DrawnRun]) -> Figure:
+    """What became of the clients of each tier that were asked."""
+    records = discard_records(drawn)
+    ways = ["counted", "discarded", "failed"]
+    y: Spec = {"field": "tier", "type": "nominal", "axis": {"title": None}}
+    bars: Spec = {
+        "mark": {"type": "bar"},
+        "height": {"step": 22},
+        "encoding": {
+            "y": y,
+            "x": {"field": "clients", "type": "quantitative", "axis": parts.whole("x", "asked")},
+            "color": {
+                "field": "became",
+                "type": "nominal",
+                "scale": {"domain": ways},
+                "legend": {"title": None, "orient": "bottom"},
+            },
+            "tooltip": parts.tips(drawn, tip("tier"), tip("became"), tip("clients", ".1~f")),
+        },
+    }
+    spec = parts.switched(drawn, *parts.over_seeds("clients", "tier", "became"))
+    spec |= parts.panels_of(drawn, bars)
+    about = (
+        "How many of the clients that were asked counted, failed, or were discarded because the "
+        "round had closed, by tier or kind of device, over all rounds."
+    )
+    about += parts.about_seeds(drawn, " Means over seeds.")
+    return Figure("discards", "Who was discarded", about, spec, records)
+
+
+def by_time(drawn: Sequence[DrawnRun]) -> Figure:
+    """The average of the primary metric against simulated time."""
+    records, metric = timed_records(drawn), metric_of(drawn)
+    short = max((record["hours"] for record in records), default=0) < 1
+    unit, in_hour = ("minutes", 60) if short else ("hours", 1)
+    axis = {"title": f"simulated {unit}", "format": parts.NUMBER}
+    x: Spec = {"field": unit, "type": "quantitative", "axis": axis}
+    score = tip(SCORE, tip_format(metric), metric.name)
+    said = parts.tips(drawn, tip("round", "d"), tip(unit, ".3~g"), score)
+    y = parts.score_channel(score_axis(metric))
+    colours = {"x": x, "color": parts.line_colour(drawn)}
+    inner = parts.curves_of(drawn, y, colours, said, dashed=True)
+    spec = parts.switched(
+        drawn,
+        {"calculate": f"datum.hours * {in_hour}", "as": unit},
+        *parts.over_seeds(SCORE, "round", also=[unit]),
+        parts.counted_points(),
+    ) | parts.wide(inner, 240)
+    about = f"The test {metric.name}, averaged over submodels, by simulated time."
+    return Figure(
+        "by-time", "What simulated time buys", about + parts.about_seeds(drawn), spec, records
+    )
 
 
 def simulated(drawn: Sequence[DrawnRun]) -> Figure:

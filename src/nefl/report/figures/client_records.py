@@ -1,5 +1,6 @@
 """The rows that figures of clients are drawn from: their labels, tiers and simulated time."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,12 @@ from nefl.config import RunConfig
 from nefl.data.partition import Partition
 from nefl.errors import NeflError
 from nefl.references import is_reference
-from nefl.report.figures.drawn_run import DrawnRun, Record
+from nefl.report.figures.drawn_run import DrawnRun, Record, metric_of
+from nefl.report.figures.run_records import SCORE
 from nefl.report.reading.costs import client_sizes
 from nefl.report.reading.rebuilt import levels_of
+from nefl.report.reading.runs import mean
+from nefl.report.reading.scores import drawn_score
 from nefl.server.cohort import tier_of
 from nefl.server.devices import Fleet
 from nefl.tasks.finding import load_task
@@ -131,6 +135,39 @@ ALTERNATIVES: Mapping[str, str] = {
     "full": "full model for everyone",
     "strong_only": "full model where it fits",
 }
+
+
+def discard_records(drawn: Sequence[DrawnRun]) -> list[Record]:
+    """Return how many clients of each tier counted, failed and were discarded, over all rounds."""
+    records = []
+    for each in drawn:
+        told: dict[str, Counter[str]] = {}
+        for entry in each.run.rounds:
+            for tier, counts in entry.tiers.items():
+                told.setdefault(tier, Counter()).update(counts)
+        for tier, counts in sorted(told.items()):
+            failed = counts["asked"] - counts["counted"] - counts["discarded"]
+            became = {"counted": counts["counted"], "discarded": counts["discarded"]}
+            records += [
+                {**each.names, "tier": tier, "became": what, "clients": n}
+                for what, n in (became | {"failed": failed}).items()
+            ]
+    return records
+
+
+def timed_records(drawn: Sequence[DrawnRun]) -> list[Record]:
+    """Return the average score at each evaluation, and the simulated hours until then."""
+    metric = metric_of(drawn)
+    records = []
+    for each in drawn:
+        hours = 0.0
+        for entry in each.run.rounds if each.run.metric == metric else ():
+            hours += entry.simulated.get("nested", math.nan) / 3600
+            if entry.scores and math.isfinite(hours):
+                score = drawn_score(metric, mean(entry.scores))
+                place = {"round": entry.number, "hours": round(hours, 6)}
+                records.append({**each.names, **place, SCORE: score})
+    return records
 
 
 def simulated_records(drawn: Sequence[DrawnRun]) -> list[Record]:

@@ -31,8 +31,8 @@ GROUPS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     (COST, "Test {metric} and cost", BY_COST),
     ("steps", "Step sizes and weights", ("step-sizes", "l1-norms")),
     ("coverage", "Coverage by tensor", ("coverage",)),
-    ("clients", "Clients and their data", ("tiers", "labels")),
-    ("time", "Time and traffic", ("simulated-time", "seconds", "traffic", "failures")),
+    ("clients", "Clients and their data", ("tiers", "discards", "labels")),
+    ("time", "Time and traffic", ("simulated-time", "by-time", "seconds", "traffic", "failures")),
 )
 GAPS_OF = {
     SCORES: (EVALUATIONS,),

@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -109,4 +110,13 @@ def failures_of(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
             f"; {counted(len(repeated), 'round')} did not count and had to be repeated, the last "
             f"of them round {last.number} of {name}: {last.why}"
         )
-    return found[-MOST_FAILURES:], f"{line}."
+    return found[-MOST_FAILURES:], f"{line}.{_discards(runs)}"
+
+
+def _discards(runs: Sequence[Run]) -> str:
+    """Say how many updates had no place when their rounds closed, by submodel."""
+    late = [failure.submodel for run in runs for entry in run.rounds for failure in entry.discarded]
+    if not late:
+        return ""
+    each = (f"{n} of submodel {k}" for k, n in sorted(Counter(late).items()))
+    return f" {counted(len(late), 'update')} came too late and were discarded: {', '.join(each)}."

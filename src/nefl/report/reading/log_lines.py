@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _LARGEST = 2**63
@@ -40,6 +40,9 @@ class RoundEntry:
         simulated: simulated seconds and counts, where devices are simulated.
         metrics: everything that was measured of each submodel, by the metric's name.
         test_loss: of each submodel, where it was measured.
+        discarded: updates for which the round had no place when it closed.
+        tiers: by tier or kind of device, how many clients were asked, counted and discarded; empty
+            where rounds wait for everybody.
     """
 
     number: int
@@ -56,6 +59,8 @@ class RoundEntry:
     simulated: Mapping[str, float]
     metrics: Mapping[str, tuple[float, ...]]
     test_loss: tuple[float, ...] = ()
+    discarded: tuple[Failure, ...] = ()
+    tiers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,11 @@ def read_round(event: Mapping[str, Any], primary: str) -> RoundEntry | None:
         bytes_up=_whole(event.get("bytes_up")),
         seconds=max(0.0, _real(wall)) if math.isfinite(_real(wall)) else 0.0,
         failures=_failures(event),
+        discarded=_failures(event, "discarded"),
+        tiers={
+            str(tier): {str(what): _whole(n) for what, n in _table(counts).items()}
+            for tier, counts in _table(event.get("tiers")).items()
+        },
         attempt=_whole(event.get("attempt")),
         metrics=metrics,
         test_loss=tuple(map(_real, _list(event.get("test_loss")))),
@@ -118,10 +128,10 @@ def read_attempt(event: Mapping[str, Any]) -> Attempt | None:
     return Attempt(number, str(event.get("why", "")), _failures(event))
 
 
-def _failures(event: Mapping[str, Any]) -> tuple[Failure, ...]:
+def _failures(event: Mapping[str, Any], key: str = "failures") -> tuple[Failure, ...]:
     return tuple(
         Failure(_whole(f.get("client"), -1), _whole(f.get("submodel")), str(f.get("reason", "")))
-        for f in _list(event.get("failures"))
+        for f in _list(event.get(key))
         if isinstance(f, Mapping)
     )
 

@@ -61,6 +61,7 @@ class Row:
         measures: `worst`, `average`, `best` (of the primary metric), `bytes` and `macs`.
         to_target: for each target, the rounds until the average reached it, of those runs that
             did.
+        time_to_target: the same in seconds of simulated devices, where all of those have them.
         published: what others reported for it.
     """
 
@@ -69,6 +70,7 @@ class Row:
     finished: bool
     measures: Mapping[str, Spread]
     to_target: Mapping[float, Spread]
+    time_to_target: Mapping[float, Spread]
     published: Published | None = None
 
     @property
@@ -222,13 +224,28 @@ def _row(
             "macs": Spread(tuple(macs_spent(run, costs_of(run)) for run in runs)),
         },
         to_target={target: Spread(_rounds_to(runs, target)) for target in targets},
+        time_to_target={target: Spread(_seconds_to(runs, target)) for target in targets},
         published=published,
     )
 
 
+def _first_at(run: Run, target: float) -> int | None:
+    """Return the first round after which the average was as good as a target."""
+    reached = (e.number for e in run.evaluated if run.metric.reached(mean(e.scores), target))
+    return next(reached, None)
+
+
 def _rounds_to(runs: Sequence[Run], target: float) -> tuple[float, ...]:
-    first = (
-        next((e.number for e in run.evaluated if run.metric.reached(mean(e.scores), target)), None)
-        for run in runs
-    )
+    first = (_first_at(run, target) for run in runs)
     return tuple(float(number) for number in first if number is not None)
+
+
+def _seconds_to(runs: Sequence[Run], target: float) -> tuple[float, ...]:
+    """Return the simulated seconds until runs reached a target; nothing where one has no times."""
+    found = []
+    for run in runs:
+        last = _first_at(run, target)
+        if last is not None:
+            until = (e.simulated.get("nested", math.nan) for e in run.rounds if e.number <= last)
+            found.append(sum(until))
+    return tuple(found) if all(map(math.isfinite, found)) else ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from nefl.artifacts.notes import to_json
 from nefl.report.reading.published import Published
-from nefl.report.tables.comparison import MEASURES, Comparison
+from nefl.report.tables.comparison import MEASURES, Comparison, Spread
 from nefl.report.tables.grids import Grid, footnotes
 
 
@@ -107,24 +107,21 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
             "finished": row.finished,
             "seeds": [run.seed for run in row.runs],
             "runs": [str(run.path) for run in row.runs],
-            **{
-                name: {"mean": found.mean, "spread": found.spread, "values": list(found.values)}
-                for name, found in row.measures.items()
-            },
+            **{name: _plain(found) for name, found in row.measures.items()},
             "submodels": [list(run.scores) for run in row.runs],
-            "rounds_to": {
-                f"{target:g}": {
-                    "mean": found.mean,
-                    "spread": found.spread,
-                    "values": list(found.values),
-                }
-                for target, found in row.to_target.items()
+            "rounds_to": {f"{t:g}": _plain(found) for t, found in row.to_target.items()},
+            "simulated_seconds_to": {
+                f"{t:g}": _plain(found) for t, found in row.time_to_target.items()
             },
             "published": _figures(row.published),
         }
         for section in comparison.sections
         for row in section.rows
     ]
+
+
+def _plain(found: Spread) -> dict[str, Any]:
+    return {"mean": found.mean, "spread": found.spread, "values": list(found.values)}
 
 
 def to_json_text(comparison: Comparison) -> str:
@@ -158,6 +155,7 @@ def _csv_line(record: Mapping[str, Any]) -> dict[str, Any]:
     for target, found in record["rounds_to"].items():
         line[f"rounds_to_{target}"] = found["mean"]
         line[f"rounds_to_{target}_reached"] = len(found["values"])
+        line[f"simulated_seconds_to_{target}"] = record["simulated_seconds_to"][target]["mean"]
     for key in ("worst", "average"):
         line[f"published_{key}"] = (record["published"] or {}).get(key)
     return {key: "" if isinstance(v, float) and math.isnan(v) else v for key, v in line.items()}

@@ -12,7 +12,7 @@ from nefl.report.reading.scores import (
     show_target,
 )
 from nefl.report.tables.comparison import MEASURES, Comparison, Row, Section
-from nefl.wording import show_bytes, show_count
+from nefl.wording import show_bytes, show_count, show_duration
 
 WIDE = MEASURES[:2]
 """What a wide table has of each section."""
@@ -62,7 +62,7 @@ def _headings(section: Section, comparison: Comparison) -> tuple[str, ...]:
         "method",
         "seeds",
         *_measures(section, MEASURES),
-        *(f"rounds to {target}" for target in targets),
+        *(f"{what} to {target}" for target in targets for what in _ways(section)),
         "sent",
         "MACs",
         *(PAPER if comparison.paper else ()),
@@ -82,6 +82,8 @@ def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ..
         fastest = len(section.rows) > 1 and found.mean == section.fastest(target)
         may_win = len(found.values) == len(row.runs) and section.competes(row)
         cells.append(Cell(_rounds(row, target), fastest and may_win))
+        if len(_ways(section)) > 1:
+            cells.append(Cell(_time(row, target)))
     cells.append(Cell(show_bytes(row.measures["bytes"].mean)))
     macs = row.measures["macs"].mean
     cells.append(Cell(show_count(macs) if math.isfinite(macs) else "–"))
@@ -118,6 +120,20 @@ def _rounds(row: Row, target: float) -> str:
         told = f"{told} ± {found.spread:.0f}"
     reached, of = len(found.values), len(row.runs)
     return told if reached == of else f"{told} ({reached} of {of})"
+
+
+def _ways(section: Section) -> tuple[str, ...]:
+    """Return by what the way to a target is told: simulated time too, where there is any."""
+    timed = any(found.values for row in section.rows for found in row.time_to_target.values())
+    return ("rounds", "simulated time") if timed else ("rounds",)
+
+
+def _time(row: Row, target: float) -> str:
+    found = row.time_to_target[target]
+    if not found.values:
+        return "–"
+    told = show_duration(found.mean)
+    return f"{told} ± {show_duration(found.spread)}" if math.isfinite(found.spread) else told
 
 
 def wide_grid(comparison: Comparison) -> Grid:

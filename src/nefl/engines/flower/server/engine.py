@@ -21,11 +21,14 @@ class FlowerEngine:
         self._link = link
         self._here = here
         self._overdue: dict[str, Sent] = {}
+        if link.closing is not None:
+            link.roster.owing = self._owing
 
     def train(
         self, state: ServerState, tasks: Sequence[TrainTask]
     ) -> Iterator[ClientUpdate | ClientFailure]:
-        """Yield what became of each task, in the order of the tasks.
+        """Yield what became of each task, in the order of the tasks, or in which replies come
+        where a round may close before all are there.
 
         Whatever a node does wrong, and a node that does nothing until the deadline, cost its task.
         """
@@ -51,6 +54,11 @@ class FlowerEngine:
         self._throw_away_late()
         self._link.mailbox.forget(self._overdue)
         self._overdue = {}
+
+    def _owing(self) -> Collection[int]:
+        """Return the clients whose reply to an earlier round is still to come."""
+        self._throw_away_late()
+        return {sent.order.task.client for sent in self._overdue.values()}
 
     def _throw_away_late(self) -> None:
         """Take note of replies to earlier rounds; they must not count, weights have moved on."""

@@ -1,14 +1,20 @@
-"""The messages of one round: one a task, their replies taken in the order of the tasks."""
+"""The messages of one round: one a task, their replies taken in the order of the tasks.
+
+Where a round may close before all have answered, they are taken in the order in which they come: a
+reply that never comes must not hold up, nor keep in memory, those that are there.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from flwr.app import Message, MessageType
 
 from nefl.engines.flower.messages import REASON_LENGTH, Order, content_bytes, read_answer
 from nefl.engines.flower.server.task_messages import Link, Weights
 from nefl.errors import UpdateError
+from nefl.server.closing import ClosingRule, Places
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
 WINDOW = 16
@@ -66,22 +72,83 @@ class Exchange:
         self.overdue: dict[str, Sent] = {}
 
     def run(self, deadline: float) -> Iterator[Result]:
-        """Send all tasks, then yield what became of each, in order.
+        """Send all tasks, then yield what became of each.
 
         Args:
             deadline: when replies stop counting, by the monotonic clock.
         """
         for place, task in enumerate(self._tasks):
             self._send(place, task, deadline)
+        if self._link.closing is None:
+            yield from self._in_order(deadline)
+        else:
+            yield from self._as_they_come(deadline, self._link.closing)
+
+    def _in_order(self, deadline: float) -> Iterator[Result]:
         for place in range(len(self._tasks)):
             while place not in self._results:
-                if self._collect(place, deadline):
+                # Of the next tasks only: the others can wait outside.
+                near = [n for n, sent in self.pending.items() if sent.place < place + WINDOW]
+                if self._collect(near, deadline):
                     continue
                 if self._over(place, deadline):
-                    self._give_up(place)
+                    self._results[place] = self._give_up(place)
                 else:
                     time.sleep(self._link.flower.poll)
             yield self._results.pop(place)
+
+    def _as_they_come(self, deadline: float, rule: ClosingRule) -> Iterator[Result]:
+        """Yield what comes until the round closes, then what became of the others."""
+        places = Places(self._tasks, rule)
+        waiting: dict[int, ClientUpdate] = {}
+        looked = 0
+        yield from self._seated(places, waiting)
+        while self.pending and self._lasted < places.closes:
+            numbers = list(islice(self.pending, WINDOW))
+            found = self._collect(numbers, deadline)
+            yield from self._seated(places, waiting)
+            for number in numbers:  # the others come first the next time
+                if number in self.pending:
+                    self.pending[number] = self.pending.pop(number)
+            if not found and all(self._over(s.place, deadline) for s in self.pending.values()):
+                break
+            looked = 0 if found else looked + len(numbers)
+            if looked >= len(self.pending):
+                looked = 0
+                time.sleep(self._link.flower.poll)
+        closed = self._lasted >= places.closes
+        for task in places.close():
+            yield waiting.pop(task.client)
+        for update in waiting.values():
+            reason = f"{self._who(update.task)}: others had taken the places for its submodel"
+            yield ClientFailure(update.task, reason, discarded=True)
+        for sent in list(self.pending.values()):
+            yield self._late(sent) if closed else self._give_up(sent.place)
+
+    def _seated(self, places: Places, waiting: dict[int, ClientUpdate]) -> Iterator[Result]:
+        """Yield failures, and updates that have a place; the others wait for one."""
+        for place in list(self._results):
+            result, task = self._results.pop(place), self._tasks[place]
+            if isinstance(result, ClientFailure):
+                yield result
+                seated = places.lose(task)
+            else:
+                waiting[task.client] = result
+                seated = places.take(task, self._lasted)
+            for each in seated:
+                yield waiting.pop(each.client)
+
+    def _late(self, sent: Sent) -> ClientFailure:
+        reason = f"{sent.who}: the round closed after {self._lasted:.1f} s, before its reply came"
+        return ClientFailure(sent.order.task, reason, discarded=True)
+
+    @property
+    def _lasted(self) -> float:
+        """Seconds since the round began."""
+        return time.monotonic() - self._started
+
+    def _who(self, task: TrainTask) -> str:
+        return self._link.roster.who(task.client)
 
     def note_traffic(self) -> None:
         """Write down what Flower carried, headers included."""
@@ -91,12 +158,13 @@ class Exchange:
                 round=self._tasks[0].round_number,
                 bytes_down=self._down,
                 bytes_up=self._up,
-                seconds=time.monotonic() - self._started,
+                seconds=self._lasted,
             )
 
     def _send(self, place: int, task: TrainTask, deadline: float) -> None:
         link = self._link
-        who, node = link.roster.who(task.client), link.roster.node(task.client)
+        who, node = self._who(task), link.roster.node(task.client)
+        link.roster.asked(task.client)
         if node is None:
             self._results[place] = ClientFailure(task, f"{who}: its node has gone")
             return
@@ -116,13 +184,9 @@ class Exchange:
         self._down += content_bytes(content)
         self.pending[number] = Sent(place, order, node, who, time.monotonic() + seconds)
 
-    def _collect(self, place: int, deadline: float) -> bool:
-        """Take in the replies that are there, of the next tasks only: the others can wait outside.
-
-        Returns whether there were any.
-        """
-        near = [n for n, sent in self.pending.items() if sent.place < place + WINDOW]
-        replies = self._link.mailbox.fetch(near)
+    def _collect(self, numbers: Sequence[str], deadline: float) -> bool:
+        """Take in the replies to some messages; return whether there were any."""
+        replies = self._link.mailbox.fetch(numbers)
         for reply in replies:
             sent = self.pending.pop(reply.metadata.reply_to_message_id, None)
             if sent is not None:
@@ -172,10 +236,10 @@ class Exchange:
         number = next(n for n, sent in self.pending.items() if sent.place == place)
         return now > deadline + SWEEP_SECONDS or not self._link.mailbox.busy(number)
 
-    def _give_up(self, place: int) -> None:
+    def _give_up(self, place: int) -> ClientFailure:
         number = next(n for n, sent in self.pending.items() if sent.place == place)
         # Its place in the round is settled: a reply that comes from now on is late.
         sent = self.overdue[number] = self.pending.pop(number)
         seconds = self._link.flower.deadline
         reason = f"{sent.who}: no reply within {seconds:g} s (engine.flower.deadline)"
-        self._results[place] = ClientFailure(sent.order.task, reason)
+        return ClientFailure(sent.order.task, reason)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message
@@ -45,6 +45,10 @@ class NodeRoster:
         registry: returns what the operator says of them just now.
         terms: what their standing is worked out from.
         note: writes into the run's log who joins, leaves, is turned away and let in after all.
+
+    Attributes:
+        owing: tells which clients are still at the task of an earlier round; they are asked only
+            where too few others are there for a quorum.
     """
 
     def __init__(
@@ -61,6 +65,8 @@ class NodeRoster:
         self._replaced: dict[int, int] = {}  # a node that came back under another number: by it
         self._names: dict[int, str] = {}
         self._complete = False
+        self._fresh: set[int] = set()
+        self.owing: Callable[[], Collection[int]] = tuple
 
     def present(self) -> Sequence[int]:
         """Return the clients that are there, waiting for them where there are too few.
@@ -85,7 +91,17 @@ class NodeRoster:
                 f"clients.per_round), and no more came in {patience:g} s; start more nodes, or "
                 "raise engine.flower.patience, then resume"
             )
-        return sorted(self._members)
+        owing = self.owing()
+        free = sorted(client for client in self._members if client not in owing)
+        return free if len(free) >= needed else sorted(self._members)
+
+    def returned(self) -> Collection[int]:
+        """Return the clients that came, or came back, and were given no task since."""
+        return self._fresh
+
+    def asked(self, client: int) -> None:
+        """Take note that a client is given a task."""
+        self._fresh.discard(client)
 
     def standing(self, client: int) -> Standing:
         """Return what is known of a client."""
@@ -192,6 +208,7 @@ class NodeRoster:
             if name and before.name == name:  # its old number will be gone before long
                 self._replaced[before.node] = node
         self._members[client] = Member(client, node, name, standing)
+        self._fresh.add(client)
         self._note(
             "joined",
             client=client,

@@ -29,11 +29,12 @@ class LogObserver(Observer):
         """Say how a round went."""
         scored = "" if evaluations is None else f", {told(evaluations)}"
         _log.info(
-            "round %d/%d: %d of %d updates, loss %.4f%s, %.1f s",
+            "round %d/%d: %d of %d updates%s, loss %.4f%s, %.1f s",
             report.round_number,
             self.rounds,
             sum(report.trained.values()),
             report.tasks,
+            f" ({len(report.discarded)} discarded)" if report.discarded else "",
             report.loss,
             scored,
             report.seconds,

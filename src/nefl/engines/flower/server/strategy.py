@@ -264,6 +264,13 @@ class NestedStrategy(Strategy):
                 "clients.small_first: Flower's loop counts rounds that fail too, by which nothing "
                 "can be unlocked; leave it out, or run nefl.flower.serve"
             )
+        clients = self._config.clients
+        if clients.closes_early or clients.keeps_ledger:
+            raise ConfigError(
+                "clients.over_select, close_after, pause and prefer: Flower's loop collects all "
+                "replies before it hands them over, and keeps nothing of its clients; leave them "
+                "out, or run nefl.flower.serve"
+            )
         if self._rolling:
             roll(self._family.initial_state(self._config.seed), self._family)
 

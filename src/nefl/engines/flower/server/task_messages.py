@@ -20,6 +20,7 @@ from nefl.engines.flower.server.mailbox import Mailbox, Note
 from nefl.engines.flower.server.roster import NodeRoster
 from nefl.nesting.sets import extract_all, memory_layout
 from nefl.nesting.spec import Family
+from nefl.server.closing import ClosingRule
 from nefl.state import ServerState, TrainTask
 
 
@@ -38,6 +39,7 @@ class Link:
         receives: the sets that clients receive with the weights.
         sends: the sets that they send with theirs.
         counted: in which rounds each client's update counted.
+        closing: when a round closes; if left out, it waits for all replies.
     """
 
     mailbox: Mailbox
@@ -50,6 +52,7 @@ class Link:
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
     counted: CountedRounds = field(default_factory=CountedRounds)
+    closing: ClosingRule | None = None
 
     def order(self, task: TrainTask) -> Order:
         """Return what a client is told beside the weights."""
