@@ -121,6 +121,8 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
             plan.receives,
             plan.sends,
             counted=counted,
+            wire=config.wire,
+            seed=config.seed,
         )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)

@@ -364,7 +364,7 @@ def run_profiles(
     )
     count = profile_family if own else counted_once
     counted = count(family, signature, local.batch_size, copies)
-    return priced(counted, family, objective, config.rounds, copies)
+    return priced(counted, family, objective, config.rounds, copies, config.wire)
 
 
 def optimiser_copies(local: LocalConfig) -> int:
