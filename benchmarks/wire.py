@@ -2,7 +2,8 @@
 
     python benchmarks/wire.py bytes
     python benchmarks/wire.py error --data PATH/TO/cifar10
-    python benchmarks/wire.py accuracy runs/wire --data PATH/TO/cifar10 [--rounds 100]
+    python benchmarks/wire.py accuracy runs/wire --data PATH/TO/cifar10 [--rounds 30]
+    python benchmarks/wire.py accuracy runs/wire-digits --recipe digits
 
 `bytes` adds up what a member of some families takes one way. `error` trains some rounds and tells
 how far an update, and the weights, are from what they were after int8 with one scale for a tensor,
@@ -27,7 +28,7 @@ import nefl
 from nefl.config.reading import config_from, with_settings
 from nefl.engines.serial import SerialEngine
 from nefl.nesting.corners import extract
-from nefl.recipes import recipe_values
+from nefl.recipes import load_recipe, recipe_values
 from nefl.rounds import run_round
 from nefl.running.assembly import assemble
 from nefl.state import ClientUpdate, TrainTask
@@ -105,16 +106,19 @@ def coded_as(tensors: list[Tensor], rule: Rule) -> tuple[int, float]:
     return size, (off / length) ** 0.5
 
 
-def make_runs(out: Path, data: Path, rounds: int) -> None:
+def make_runs(out: Path, recipe: str, data: Path | None, rounds: int) -> None:
+    chosen: dict[str, object] = {"engine.name": "serial", "server.evaluate_every": rounds}
+    if data is not None:
+        chosen["data.root"] = data
     out.mkdir(parents=True, exist_ok=True)
     for seed in SEEDS:
         for down, up in ARMS:
             folder = out / f"{down}-{up}-{seed}"
             if (folder / "summary.json").exists():
                 continue
-            words = ["train", RECIPE, "--seed", str(seed), "--rounds", str(rounds)]
-            chosen = {"data.root": data, "engine.name": "serial", "wire.down": down, "wire.up": up}
-            words += [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+            words = ["train", recipe, "--seed", str(seed), "--rounds", str(rounds)]
+            arm = {**chosen, "wire.down": down, "wire.up": up}
+            words += [word for key, value in arm.items() for word in ("--set", f"{key}={value}")]
             words += ["--out", str(folder)]
             if (folder / "config.json").exists():
                 words = ["resume", str(folder)]
@@ -148,14 +152,16 @@ def main() -> None:
     parser.add_argument("what", choices=("bytes", "error", "accuracy"))
     parser.add_argument("out", type=Path, nargs="?", help="where the runs of `accuracy` lie")
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
-    parser.add_argument("--rounds", type=int, default=100, help="of each run of `accuracy`")
+    parser.add_argument("--recipe", default=RECIPE, help="what the runs of `accuracy` train")
+    parser.add_argument("--rounds", type=int, help="of each of them; the recipe's if left out")
     given = parser.parse_args()
     if given.what == "bytes":
         show_bytes()
     elif given.what == "error":
         show_error(given.data)
     else:
-        make_runs(given.out, given.data, given.rounds)
+        rounds = given.rounds or load_recipe(given.recipe).rounds
+        make_runs(given.out, given.recipe, given.data, rounds)
         show_accuracy(given.out)
 
 

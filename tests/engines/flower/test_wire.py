@@ -186,7 +186,7 @@ def test_any_spoilt_bytes_are_refused_or_harmless() -> None:
     good = safetensors.torch.save({n: t.contiguous() for n, t in honest().items()})
     rng = random.Random(5)
     refused = 0
-    for trial in range(300):
+    for trial in range(150):
         data = bytearray(good)
         most = len(data) if trial % 2 else 3000  # the header, or anywhere
         for _ in range(rng.randint(1, 4)):
@@ -197,7 +197,7 @@ def test_any_spoilt_bytes_are_refused_or_harmless() -> None:
             count(bytes(data))
         except UpdateError:
             refused += 1
-    assert 100 < refused < 300
+    assert 50 < refused < 150
 
 
 def test_a_client_with_a_malformed_encoding_costs_its_update(
