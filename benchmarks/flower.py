@@ -27,7 +27,7 @@ from nefl.engines.flower.messages import content_bytes, from_arrays, state_to_ar
 from nefl.engines.flower.programs.app_files import write_app
 from nefl.engines.flower.programs.loopback import Loopback
 from nefl.engines.flower.server.run_settings import read_run_settings
-from nefl.nesting.sets import travel_bytes
+from nefl.wire.layouts import travel_bytes
 
 NODES = 5
 REPEATS = 3
@@ -53,7 +53,7 @@ def measure_bytes() -> None:
         assert all(bool((back[name] == tensor).all()) for name, tensor in tensors.items())
         message = content_bytes(RecordDict({"arrays": record}))
         full = full or message
-        weights = travel_bytes(family, submodel, ())
+        weights = travel_bytes(family, submodel)
         rows.append((submodel, weights, message, message / full, written - started, read - written))
     for number, weights, message, share, writing, reading in reversed(rows):
         numbers = f"{number:12d} {weights:12,d} {message:12,d} {share:12.2f}"

@@ -29,6 +29,7 @@ RANK = {
     "models": 4,
     "data": 4,
     "recipes": 4,
+    "wire": 4,
     "tasks": 5,
     "asking": 8,
     "server": 6,

@@ -287,7 +287,7 @@ class Trial:
     """Two averages under fire, and the same two without it."""
 
     def __init__(self, rng: random.Random) -> None:
-        state = FAMILY.initial_state(0)
+        self.state = state = FAMILY.initial_state(0)
         servers = (ServerConfig(weighting="examples"), ServerConfig(average="median"))
         self.averages = [make_aggregate(state, FAMILY, server) for server in servers]
         self._calm = [make_aggregate(state, FAMILY, server) for server in servers]
@@ -360,7 +360,7 @@ def run_mutants(number: int, mutants: int) -> dict[str, Any]:
 
 def _attack_by_message(trial: Trial, content: RecordDict, order: Order) -> bool:
     try:
-        answer = read_answer(content, order, FAMILY)
+        answer = read_answer(content, order, FAMILY, trial.state)
     except UpdateError:
         return True
     if isinstance(answer, int):  # a wish for a smaller submodel brings no update

@@ -123,6 +123,8 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
             plan.sends,
             counted=counted,
             closing=closing_rule(config),
+            wire=config.wire,
+            seed=config.seed,
         )
         cohort = replace(setting.plan.cohort, roster=roster)
         here = SerialEngine(setting.site(), family)

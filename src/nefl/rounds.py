@@ -9,7 +9,6 @@ from typing import Protocol
 from nefl.config import RunConfig, ServerConfig
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
-from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
 from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
@@ -26,6 +25,7 @@ from nefl.server.limits import within_limits
 from nefl.server.stepping import make_aggregate, remembering
 from nefl.server.steps import ServerStep
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+from nefl.wire.layouts import travel_bytes
 
 
 class Engine(Protocol):
@@ -251,8 +251,8 @@ def run_round(
         seconds=monotonic() - started,
         trained=trained,
         loss=sum(losses) / len(losses) if losses else float("nan"),
-        bytes_down=sum(travel_bytes(plan.family, t.submodel, plan.receives) for t in tasks),
-        bytes_up=sum(n * travel_bytes(plan.family, k, plan.sends) for k, n in trained.items()),
+        bytes_down=sum(_bytes_down(plan, task.submodel) for task in tasks),
+        bytes_up=sum(n * _bytes_up(plan, submodel) for submodel, n in trained.items()),
         failures=tuple(failure for failure in failures if not failure.discarded),
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number, seconds))
@@ -294,6 +294,14 @@ def _unusual_order(tasks: Sequence[TrainTask], counted: Sequence[TrainTask]) -> 
     clients = [task.client for task in counted]
     place = {task.client: number for number, task in enumerate(tasks)}
     return () if clients == sorted(clients, key=place.__getitem__) else tuple(clients)
+
+
+def _bytes_down(plan: Plan, submodel: int) -> int:
+    return travel_bytes(plan.family, submodel, plan.receives, plan.config.wire.down)
+
+
+def _bytes_up(plan: Plan, submodel: int) -> int:
+    return travel_bytes(plan.family, submodel, plan.sends, plan.config.wire.up)
 
 
 def _counted(

@@ -13,6 +13,8 @@ class Purpose(IntEnum):
     CONDITIONS = 3
     TRAINING = 4
     DEVICES = 5
+    DOWN = 6
+    UP = 7
 
 
 def generator_for(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

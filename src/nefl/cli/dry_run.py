@@ -60,7 +60,8 @@ def _submodel_table(cost: RunCost, recipe: str) -> Table:
     )
     caption = f"submodels from {cost.family}; ~ marks a time that follows from another's by MACs"
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD)
-    for heading in ("#", "γ", "params", "MACs", "memory", "sent", "trained by", "a step here"):
+    costs = ("params", "MACs", "memory", "down", "up")
+    for heading in ("#", "γ", *costs, "trained by", "a step here"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in cost.submodels:
         row = each.profile
@@ -70,7 +71,8 @@ def _submodel_table(cost: RunCost, recipe: str) -> Table:
             show_count(row.params),
             show_count(row.macs_total),
             show_bytes(row.train_memory_bytes),
-            show_bytes(row.payload_bytes),
+            show_bytes(row.down_bytes),
+            show_bytes(row.up_bytes),
             f"{each.share:.0%}",
             _step(each.step_seconds, measured=each.measured),
         )

@@ -36,6 +36,8 @@ from nefl.report.figures.family import family_figure
 from nefl.report.figures.vega import draw
 from nefl.running.tryout import EXAMPLES, check_members, try_out
 from nefl.tasks.losses import cross_entropy
+from nefl.wire.coding import DTYPES
+from nefl.wire.layouts import travel_bytes
 from nefl.wording import counted
 from nefl.wording import show_bytes as show_bytes
 from nefl.wording import show_count as show_count
@@ -100,7 +102,7 @@ def profile(
         "input": list(signature.input_shape),
         "batch": batch,
         "family": family.source,
-        "submodels": [asdict(row) for row in rows],
+        "submodels": [asdict(row) | {"wire": _sent(family, row.index)} for row in rows],
         "average": {
             "params": sum(row.params for row in rows) / len(rows),
             "macs": sum(row.macs for row in rows) / len(rows),
@@ -129,6 +131,11 @@ def _members_of(recipe: str) -> tuple[MemberConfig, ...]:
     if not found:
         raise ConfigError(f"{recipe}: lists no [[model.members]]; leave out --members")
     return found
+
+
+def _sent(family: Family, submodel: int) -> dict[str, int]:
+    """Return the bytes of a submodel one way, by wire format."""
+    return {form: travel_bytes(family, submodel, form=form) for form in DTYPES}
 
 
 def signature_of(usual: Signature, shape: str | None, classes: int | None) -> Signature:
@@ -204,17 +211,18 @@ def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
     table = Table(
         title=f"{report['model']} under {report['method']}, {classes}, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
-        f"{report['batch']}; an element is in {counted(report['min_coverage'], 'submodel')} or "
-        f"more, and trained by {cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or "
-        "more in an average round",
+        f"{report['batch']}; bytes sent one way by wire format; an element is in "
+        f"{counted(report['min_coverage'], 'submodel')} or more, and trained by "
+        f"{cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or more in an average "
+        "round",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    headings = ("#", "γ_W", "γ_D", "γ", "channels", "blocks", "params", "MACs", "memory", "sent")
-    for heading in headings:
+    headings = ("#", "γ_W", "γ_D", "γ", "channels", "blocks", "params", "MACs", "memory")
+    for heading in (*headings, *DTYPES):
         left = heading in ("channels", "blocks")
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    for row in rows:
+    for row, values in zip(rows, report["submodels"], strict=True):
         table.add_row(
             str(row.index),
             f"{row.gamma_w:.2f}",
@@ -225,7 +233,7 @@ def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
             show_count(row.params),
             show_count(row.macs_total),
             show_bytes(row.train_memory_bytes),
-            show_bytes(row.payload_bytes),
+            *map(show_bytes, values["wire"].values()),
         )
     table.add_section()
     average = report["average"]

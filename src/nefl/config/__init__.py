@@ -7,6 +7,8 @@ from nefl.config.federation import (
     FlowerConfig,
     ServerConfig,
     StepConfig,
+    WireConfig,
+    WireFormat,
 )
 from nefl.config.learning import (
     DataConfig,
@@ -33,4 +35,6 @@ __all__ = [
     "ScheduleConfig",
     "ServerConfig",
     "StepConfig",
+    "WireConfig",
+    "WireFormat",
 ]

@@ -306,6 +306,26 @@ def _check_average(server: ServerConfig) -> None:
     )
 
 
+WireFormat = Literal["float32", "bfloat16", "int8"]
+
+
+@dataclass(frozen=True)
+class WireConfig(Part):
+    """How weights travel between server and clients, on every engine alike.
+
+    With `bfloat16` or `int8` parameters take half or about a quarter of the bytes; statistics, step
+    sizes and the sets of a method stay as they are.
+
+    Attributes:
+        down: the format of the weights that clients receive.
+        up: the format of what they send back; unless both ways are `float32`, the difference to
+            what they received.
+    """
+
+    down: WireFormat = "float32"
+    up: WireFormat = "float32"
+
+
 @dataclass(frozen=True)
 class FlowerConfig(Part):
     """How the Flower engine deals with its nodes; the other engines leave it alone.

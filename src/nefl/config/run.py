@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from nefl.config.checks import Part, require
-from nefl.config.federation import ClientsConfig, EngineConfig, ServerConfig
+from nefl.config.federation import ClientsConfig, EngineConfig, ServerConfig, WireConfig
 from nefl.config.learning import (
     DataConfig,
     LocalConfig,
@@ -70,6 +70,7 @@ class RunConfig(Part):
     local: LocalConfig = field(default_factory=LocalConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    wire: WireConfig = field(default_factory=WireConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     published: PublishedConfig = field(default_factory=PublishedConfig)
 

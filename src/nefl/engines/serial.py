@@ -33,14 +33,17 @@ class SerialEngine:
         memories = self._memories
         if memories is not None:
             memories.begin(state.round_number)
+        wire = self._site.wire
+        sent = wire.send(state).received()
         for task in tasks:
             receives = self._site.objective.receives
-            tensors = extract_all(state, self._family, task.submodel, receives)
+            tensors = extract_all(sent, self._family, task.submodel, receives)
             keeper = None
             if memories is not None:
                 keeper = memories.keeper(task.client, task.round_number)
             try:
-                result: ClientUpdate | ClientFailure = self._site.train(task, tensors, keeper)
+                update = self._site.train(task, tensors, keeper)
+                result: ClientUpdate | ClientFailure = wire.carry(update, tensors, state)
             except Exception as error:
                 result = ClientFailure(task, describe(error))
             yield result

@@ -34,6 +34,7 @@ from nefl.state import ClientUpdate, Tensors, TrainTask
 from nefl.tasks.dealing import subset
 from nefl.tasks.metrics import Metric
 from nefl.tasks.task import Task, rows_of
+from nefl.wire.wire import Wire
 
 NARROW = 64
 """Channels up to which a network trains faster with channels last, as measured on CPUs."""
@@ -112,6 +113,7 @@ class Site:
     Attributes:
         measures_norms: whether norms are measured before a submodel is scored.
         objective: what clients follow: which sets they keep, receive and send.
+        wire: how weights travel to clients and back.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Site:
             objective=method.objective,
         )
         self.objective = method.objective
+        self.wire = Wire(family, config.wire, config.seed)
         self._rolling = method.rolling
         asked = config.local.memory_format
         self._how = {

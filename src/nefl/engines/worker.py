@@ -17,7 +17,7 @@ from nefl.engines.tuning import tune_process
 from nefl.errors import NeflError, NestingError
 from nefl.methods import family_of
 from nefl.nesting.corners import extract
-from nefl.nesting.sets import extract_all, pack
+from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family
 from nefl.own_code import describe, own_tracebacks
 from nefl.server.evaluate import Chunk
@@ -102,7 +102,8 @@ class _Work:
         tensors = extract_all(state, family, task.submodel, objective.receives)
         keeper = MemoryFile(self._memory, task.client, task.round_number, last)
         update = self._site.train(task, tensors, keeper)
-        back = pack(update.trained, update.sent)
+        wire = self._site.wire
+        back = wire.differences(wire.answer(update, tensors), task.submodel)
         for name, place in self._weights.slot(slot, task.submodel).items():
             place.copy_(back[name])
         return _reply(examples=update.examples, metrics=dict(update.metrics))

@@ -23,6 +23,7 @@ from nefl.nesting.spec import Family
 from nefl.server.evaluate import Score, combine, make_chunks, needs_measuring
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 from nefl.tasks.task import Task
+from nefl.wire.wire import Wire
 
 MAX_DEATHS = 5
 """Times that each worker may die, without a finished job between, before the run stops."""
@@ -64,6 +65,7 @@ class WorkersEngine:
         memories: MemoryFiles,
     ) -> None:
         self._family = family
+        self._wire = Wire(family, config.wire, config.seed)
         self._metrics = task.measured
         self._test_examples = test_examples
         self._measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
@@ -112,7 +114,7 @@ class WorkersEngine:
         A client that raises costs its task. A task whose worker dies is done again, and counts as
         failed if that happens as often as it may: then it is the task that kills.
         """
-        self._weights.write(state)
+        self._weights.write(self._wire.send(state).received())
         if self._memories is not None:
             self._memories.begin(state.round_number)
         jobs: list[dict[str, Any]] = [
@@ -128,7 +130,8 @@ class WorkersEngine:
             if "error" in reply:
                 yield ClientFailure(task, reply["error"])
             else:
-                trained, sent = unpack(self._weights.slot(number % self._slots, task.submodel))
+                slot = self._weights.slot(number % self._slots, task.submodel)
+                trained, sent = unpack(self._wire.added(slot, state, task.submodel))
                 yield ClientUpdate(task, trained, reply["examples"], reply["metrics"], sent)
 
     def settle(self, round_number: int, counted: Collection[int]) -> None:

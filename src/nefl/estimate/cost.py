@@ -19,6 +19,7 @@ from nefl.server.closing import simulated_closing
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.server.evaluate import needs_measuring
 from nefl.state import TrainTask
+from nefl.wire.layouts import travel_bytes
 
 SAMPLED_ROUNDS = 200
 """Rounds of a run that are drawn to see who trains what; the rest is taken to be alike."""
@@ -116,7 +117,8 @@ def cost_of(
     workers = count_workers(config.engine, config.clients.per_round)
     client_memory = max(profile.train_memory_bytes for profile in profiles)
     server_memory = _server_memory(setting.plan)
-    copies = 2 * workers * max(payload) + _state_bytes(family) if workers else 0
+    slot = max(travel_bytes(family, k, setting.plan.sends) for k in range(1, len(family) + 1))
+    copies = 2 * workers * slot + _state_bytes(family) if workers else 0
     memory_here = server_memory + copies + max(1, workers) * client_memory
     times = step_times or {}
     return RunCost(
@@ -171,12 +173,16 @@ def _state_bytes(family: Family) -> int:
 
 
 def _server_memory(plan: Plan) -> int:
-    """Return the bytes of the old weights, the sums and the new weights, and of a step's memory."""
+    """Return the bytes of the old weights, the sums and the new weights, and of a step's memory.
+
+    Where the way down is not float32, the weights as clients have them come beside the old ones.
+    """
     # Up to a group the sums become the new weights; beyond it there are float64 totals too.
     copies = 2 if plan.config.clients.per_round <= GROUP else 5
     keeps = () if plan.step is None else plan.step.keeps
     memory = sum(info.nbytes for info in memory_layout(plan.family, keeps).values())
-    return _state_bytes(plan.family) * copies * (1 + len(plan.sends)) + 2 * memory
+    received = _state_bytes(plan.family) if plan.config.wire.down != "float32" else 0
+    return _state_bytes(plan.family) * copies * (1 + len(plan.sends)) + 2 * memory + received
 
 
 def _coverage_notes(setting: Setting, counts: Mapping[int, int]) -> list[str]:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nefl.client.objective import Objective
+from nefl.config import WireConfig
 from nefl.nesting.inside import member_layout
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import GRADIENTS_TOO
-from nefl.nesting.sets import travel_bytes
 from nefl.nesting.spec import Family
+from nefl.wire.layouts import travel_bytes
 
 
 def priced(
@@ -17,6 +18,7 @@ def priced(
     objective: Objective,
     rounds: int,
     optimiser_copies: int = 0,
+    wire: WireConfig | None = None,
 ) -> tuple[SubmodelProfile, ...]:
     """Return what submodels cost when a method trains them.
 
@@ -26,20 +28,23 @@ def priced(
         objective: what clients follow.
         rounds: rounds of the run; where they differ in work, its mean is taken.
         optimiser_copies: numbers that are kept for each weight, besides itself and its gradient.
+        wire: how weights travel; as they are, if left out.
     """
+    numbers = range(1, len(family) + 1)
+    forms = wire or WireConfig()
+    down = [travel_bytes(family, k, objective.receives, forms.down) for k in numbers]
+    up = [travel_bytes(family, k, objective.sends, forms.up) for k in numbers]
     return tuple(
         replace(
             profile,
             train_macs=round(_macs(profiles, family, objective, profile.index, rounds)),
             train_memory_bytes=profile.train_memory_bytes
             + _more_memory(profiles, family, objective, profile.index, optimiser_copies),
-            payload_bytes=sum(
-                travel_bytes(family, profile.index, sets)
-                for sets in (objective.receives, objective.sends)
-            )
-            // 2,
+            payload_bytes=(sent + back) // 2,
+            down_bytes=sent,
+            up_bytes=back,
         )
-        for profile in profiles
+        for profile, sent, back in zip(profiles, down, up, strict=True)
     )
 
 

@@ -25,9 +25,12 @@ class SubmodelProfile:
         train_memory_bytes: weights, gradients, what the optimiser keeps, buffers, a batch of
             inputs and the activations that autograd keeps for it; of frozen weights nothing but
             themselves. Scratch space of kernels comes on top.
-        payload_bytes: what is sent to a client, and again what it sends back.
+        payload_bytes: what is sent to a client, and again what it sends back; the mean where the
+            two differ.
         activation_bytes: the part of the training memory that a batch takes.
         frozen: frozen weights under those that are trained; they need memory, once, and no more.
+        down_bytes: what is sent to a client, encoded; runs of earlier versions did not note it.
+        up_bytes: what it sends back, likewise.
     """
 
     index: int
@@ -46,3 +49,5 @@ class SubmodelProfile:
     payload_bytes: int
     activation_bytes: int = 0
     frozen: int = 0
+    down_bytes: int = 0
+    up_bytes: int = 0

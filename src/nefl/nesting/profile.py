@@ -63,6 +63,7 @@ def profile_family(
         macs, macs_total = count_macs(module, signature)
         params = count_params(module)
         activations = batch_memory(module, signature, batch_size)
+        payload = sum(info.nbytes for info in family.layout(index).values())
         gamma, gamma_d = params / full_params, _depth_ratio(family, spec, full, full_params)
         uniform = not isinstance(spec.width, tuple) and spec.inner_width is None
         profiles.append(
@@ -80,9 +81,11 @@ def profile_family(
                 macs_total=macs_total,
                 train_macs=count_step_macs(module, signature),
                 train_memory_bytes=weight_memory(module, optimiser_copies) + activations,
-                payload_bytes=sum(info.nbytes for info in family.layout(index).values()),
+                payload_bytes=payload,
                 activation_bytes=activations,
                 frozen=count_frozen(module),
+                down_bytes=payload,
+                up_bytes=payload,
             )
         )
     return profiles

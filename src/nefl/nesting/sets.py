@@ -5,7 +5,7 @@ submodel's part of a set is the leading corner of the global one, or its own whe
 the rule that weights follow. Statistics have no place in a set, nor have whole numbers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
@@ -113,8 +113,3 @@ def unpack(tensors: Tensors) -> tuple[dict[str, Tensor], dict[str, dict[str, Ten
         each, _, name = key.removeprefix(TRAVELLING).partition("/")
         sets.setdefault(each, {})[name] = tensor
     return weights, sets
-
-
-def travel_bytes(family: Family, submodel: int, sets: Sequence[str]) -> int:
-    """Return the bytes of a submodel's weights and of the sets that travel with them."""
-    return sum(info.nbytes for info in travel_layout(family, submodel, sets).values())

@@ -368,7 +368,7 @@ def run_profiles(
     own = own_model(config.model) or method_reference(config.model.method) is not None
     count = profile_family if own else counted_once
     counted = count(family, signature, config.local.batch_size, copies)
-    return priced(counted, family, objective, config.rounds, copies)
+    return priced(counted, family, objective, config.rounds, copies, config.wire)
 
 
 def kept_copies(config: RunConfig) -> int:

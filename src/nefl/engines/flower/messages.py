@@ -6,7 +6,7 @@ is given memory, then names, shapes and dtypes. Nothing is ever unpickled.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import safetensors.torch
@@ -17,10 +17,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nefl.artifacts.checkpoint import flatten_state
+from nefl.config import WireConfig
 from nefl.errors import UpdateError
-from nefl.nesting.sets import memory_layout, pack, travel_layout, unpack
+from nefl.nesting.sets import memory_layout, pack, unpack
 from nefl.nesting.spec import Family, Layout
 from nefl.state import ClientUpdate, ServerState, Tensors, TrainTask
+from nefl.wire.wire import Wire
 
 ARRAYS, ORDER, ANSWER, METRICS = "arrays", "nefl-order", "nefl-answer", "metrics"
 ROUND_CONFIG = "config"  # where Flower's own strategies put the round's configuration
@@ -59,6 +61,8 @@ class Order:
             need what it kept then; it goes on from the last of them.
         base: the checksum of what is frozen in the family, which the client must have; empty if
             nothing is.
+        wire: how weights travel.
+        seed: the run's seed, from which the rounding of what travels comes.
     """
 
     task: TrainTask
@@ -71,6 +75,12 @@ class Order:
     sends: tuple[str, ...] = ()
     counted: tuple[int, ...] = ()
     base: str = ""
+    wire: WireConfig = field(default_factory=WireConfig)
+    seed: int = 0
+
+    def wire_of(self, family: Family) -> Wire:
+        """Return how the weights of a family travel."""
+        return Wire(family, self.wire, self.seed)
 
     def with_submodel(self, submodel: int) -> "Order":
         """Return the same order for another submodel."""
@@ -184,7 +194,13 @@ def arrays_to_state(
     Raises:
         UpdateError: if it is not one of this family's.
     """
-    tensors = from_arrays(record, state_layout(family, sets))
+    return state_from(from_arrays(record, state_layout(family, sets)), family, round_number, sets)
+
+
+def state_from(
+    tensors: Tensors, family: Family, round_number: int, sets: Sequence[str] = ()
+) -> ServerState:
+    """Return the server state of tensors that are named as in a checkpoint."""
     own = tuple(
         {name: tensors[f"submodel/{k}/{name}"] for name in sorted(family.own_names(k))}
         for k in range(1, len(family) + 1)
@@ -194,12 +210,17 @@ def arrays_to_state(
     return ServerState(round_number, shared, own, memory)
 
 
-def update_content(update: ClientUpdate) -> RecordDict:
-    """Write a client's answer: what it trained, which submodel that is, how many examples."""
+def update_content(update: ClientUpdate, tensors: Tensors | None = None) -> RecordDict:
+    """Write a client's answer: what it trained, which submodel that is, how many examples.
+
+    Args:
+        update: the answer.
+        tensors: what it trained, as it travels; as it is, if left out.
+    """
     metrics = {name: float(value) for name, value in update.metrics.items()}
     return RecordDict(
         {
-            ARRAYS: to_arrays(pack(update.trained, update.sent)),
+            ARRAYS: to_arrays(tensors or pack(update.trained, update.sent)),
             ANSWER: ConfigRecord({"task": json.dumps(asdict(update.task))}),
             METRICS: MetricRecord({EXAMPLES: update.examples, **metrics}),
         }
@@ -211,8 +232,16 @@ def wish_content(task: TrainTask, submodel: int) -> RecordDict:
     return RecordDict({ANSWER: ConfigRecord({"task": json.dumps(asdict(task)), "wants": submodel})})
 
 
-def read_answer(content: RecordDict, order: Order, family: Family) -> ClientUpdate | int:
+def read_answer(
+    content: RecordDict, order: Order, family: Family, state: ServerState
+) -> ClientUpdate | int:
     """Read a client's answer to an order: an update, or the smaller submodel that it wants.
+
+    Args:
+        content: the answer.
+        order: what was ordered.
+        family: the family.
+        state: the weights that the round began with.
 
     Raises:
         UpdateError: saying what is wrong with it; whose it is, the caller knows.
@@ -242,8 +271,9 @@ def read_answer(content: RecordDict, order: Order, family: Family) -> ClientUpda
         record = content.array_records[ARRAYS]
     except KeyError:
         raise UpdateError(f"its answer has no {ARRAYS!r}") from None
-    tensors = from_arrays(record, travel_layout(family, done.submodel, order.sends))
-    trained, sent = unpack(tensors)
+    wire = order.wire_of(family)
+    tensors = from_arrays(record, wire.up_layout(done.submodel, order.sends))
+    trained, sent = unpack(wire.take(tensors, state, done.submodel))
     return ClientUpdate(done, trained, examples, metrics, sent)
 
 

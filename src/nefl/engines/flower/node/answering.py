@@ -21,15 +21,16 @@ from nefl.engines.flower.messages import (
     METRICS,
     ROUND_CONFIG,
     Order,
-    arrays_to_state,
     from_arrays,
     read_order,
+    state_from,
+    state_layout,
     update_content,
     wish_content,
 )
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.frozen import learned_state, load_learned
-from nefl.nesting.sets import extract_all, travel_layout
+from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family
 from nefl.state import ClientUpdate, Tensors, TrainTask
 
@@ -138,7 +139,8 @@ def answer(
     tensors = take_weights(message.content, order, family, submodel)
     taken = order.with_submodel(submodel)
     update = carry_out(taken, tensors, context, round_config(message.content, order))
-    return Message(update_content(update), reply_to=message)
+    back = order.wire_of(family).answer(update, tensors)
+    return Message(update_content(update, back), reply_to=message)
 
 
 def with_config(
@@ -189,10 +191,13 @@ def take_weights(content: RecordDict, order: Order, family: Family, submodel: in
     record = content.array_records.get(ARRAYS)
     if record is None:
         raise UpdateError(f"a message without {ARRAYS!r}")
+    wire, receives = order.wire_of(family), order.receives
     if order.choice == "client":
-        state = arrays_to_state(record, family, order.task.round_number - 1, order.receives)
-        return extract_all(state, family, submodel, order.receives)
-    return from_arrays(record, travel_layout(family, submodel, order.receives))
+        packed = from_arrays(record, wire.whole_layout(state_layout(family, receives)))
+        began = order.task.round_number - 1
+        state = state_from(wire.receive_whole(packed), family, began, receives)
+        return extract_all(state, family, submodel, receives)
+    return wire.receive(from_arrays(record, wire.down_layout(submodel, receives)), submodel)
 
 
 def load_submodel(family: Family, submodel: int, tensors: Tensors) -> nn.Module:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from flwr.app import Message, MessageType
 
-from nefl.engines.flower.messages import REASON_LENGTH, Order, content_bytes, read_answer
+from nefl.engines.flower.messages import REASON_LENGTH, Order, content_bytes
 from nefl.engines.flower.server.task_messages import Link, Weights
 from nefl.errors import UpdateError
 from nefl.server.closing import ClosingRule, Places
@@ -63,7 +63,7 @@ class Exchange:
 
     def __init__(self, link: Link, state: ServerState, tasks: Sequence[TrainTask]) -> None:
         self._link = link
-        self._weights = Weights(state, link.family)
+        self._weights = Weights(state, link)
         self._tasks = tasks
         self._results: dict[int, Result] = {}
         self._down = self._up = 0
@@ -226,7 +226,7 @@ class Exchange:
         if reply.metadata.src_node_id != sent.node:
             raise UpdateError(f"its reply comes from another node, {reply.metadata.src_node_id}")
         self._up += content_bytes(reply.content)
-        return read_answer(reply.content, sent.order, self._link.family)
+        return self._weights.read(reply.content, sent.order)
 
     def _over(self, place: int, deadline: float) -> bool:
         """Whether a task's time is up. Replies that wait outside are still let in after it."""

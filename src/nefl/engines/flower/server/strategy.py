@@ -16,6 +16,7 @@ from nefl.config import (
     LocalConfig,
     RunConfig,
     ServerConfig,
+    WireConfig,
 )
 from nefl.engines.flower.messages import (
     EXAMPLES,
@@ -24,7 +25,6 @@ from nefl.engines.flower.messages import (
     ROUND_CONFIG,
     Order,
     arrays_to_state,
-    read_answer,
     state_to_arrays,
 )
 from nefl.engines.flower.server.mailbox import Mailbox
@@ -70,6 +70,7 @@ class NestedStrategy(Strategy):
             devices and for device profiles in the operator's file.
         examples: how many examples each client has, for the same.
         rolling: whether each round shifts which channels come first, as FedRolex does.
+        wire: how weights travel to nodes and back.
 
     Raises:
         ConfigError: if something is asked for that rests on what was not given.
@@ -90,6 +91,7 @@ class NestedStrategy(Strategy):
         profiles: Sequence[SubmodelProfile] = (),
         examples: Sequence[int] = (),
         rolling: bool = False,
+        wire: WireConfig | None = None,
     ) -> None:
         self._family = family
         self._config = RunConfig(
@@ -97,6 +99,7 @@ class NestedStrategy(Strategy):
             clients=clients,
             local=local or LocalConfig(),
             server=server or ServerConfig(),
+            wire=wire or WireConfig(),
             engine=EngineConfig(flower=flower or FlowerConfig()),
         )
         self._evaluate = evaluate
@@ -109,6 +112,7 @@ class NestedStrategy(Strategy):
         self._fleet = self._simulated_devices()
         self._link: Link | None = None
         self._state: ServerState | None = None
+        self._weights: Weights | None = None
         # Flower numbers a message when it is sent, and writes the number into its metadata.
         self._sent: list[tuple[Metadata, Order]] = []
         self._wished: dict[int, int] = {}
@@ -245,7 +249,16 @@ class NestedStrategy(Strategy):
                 )
             terms = Terms(self._config, len(self._family), self._profiles, self._examples)
             roster = NodeRoster(mailbox, registry, terms, _note)
-            self._link = Link(mailbox, roster, self._family, flower, _note, {}, self._memory)
+            self._link = Link(
+                mailbox,
+                roster,
+                self._family,
+                flower,
+                _note,
+                memory=self._memory,
+                wire=self._config.wire,
+                seed=self._config.seed,
+            )
         return self._link
 
     def _check(self) -> None:
@@ -292,7 +305,7 @@ class NestedStrategy(Strategy):
         self, tasks: Iterable[TrainTask], kind: str, config: ConfigRecord, link: Link
     ) -> list[Message]:
         assert self._state is not None  # noqa: S101 - set by both callers
-        weights = Weights(self._state, self._family)
+        weights = self._weights = Weights(self._state, link)
         self._sent = []
         messages = []
         for task in tasks:
@@ -315,6 +328,7 @@ class NestedStrategy(Strategy):
         self, sent: Metadata, order: Order, replies: dict[str, Message]
     ) -> ClientUpdate | ClientFailure:
         assert self._link is not None  # noqa: S101 - there are no messages without one
+        assert self._weights is not None  # noqa: S101 - nor without weights
         who = self._link.roster.who(order.task.client)
         reply = replies.get(sent.message_id)
         try:
@@ -324,7 +338,7 @@ class NestedStrategy(Strategy):
                 raise UpdateError(reply.error.reason)  # noqa: TRY301
             if reply.metadata.src_node_id != sent.dst_node_id:
                 raise UpdateError("its reply comes from another node")  # noqa: TRY301
-            answer = read_answer(reply.content, order, self._family)
+            answer = self._weights.read(reply.content, order)
         except UpdateError as error:
             return ClientFailure(order.task, f"{who}: {error}"[:REASON_LENGTH])
         if isinstance(answer, ClientUpdate):

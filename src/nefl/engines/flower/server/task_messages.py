@@ -6,22 +6,24 @@ from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 
-from nefl.config import FlowerConfig
+from nefl.artifacts.checkpoint import flatten_state
+from nefl.config import FlowerConfig, WireConfig
 from nefl.engines.flower.messages import (
     ARRAYS,
     ORDER,
     Order,
     order_record,
-    state_to_arrays,
+    read_answer,
     to_arrays,
 )
 from nefl.engines.flower.server.counted import CountedRounds
 from nefl.engines.flower.server.mailbox import Mailbox, Note
 from nefl.engines.flower.server.roster import NodeRoster
-from nefl.nesting.sets import extract_all, memory_layout
+from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family
 from nefl.server.closing import ClosingRule
-from nefl.state import ServerState, TrainTask
+from nefl.state import ClientUpdate, ServerState, TrainTask
+from nefl.wire.wire import Wire
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Link:
         sends: the sets that they send with theirs.
         counted: in which rounds each client's update counted.
         closing: when a round closes; if left out, it waits for all replies.
+        wire: how weights travel.
+        seed: the run's seed.
     """
 
     mailbox: Mailbox
@@ -53,6 +57,8 @@ class Link:
     sends: tuple[str, ...] = ()
     counted: CountedRounds = field(default_factory=CountedRounds)
     closing: ClosingRule | None = None
+    wire: WireConfig = field(default_factory=WireConfig)
+    seed: int = 0
 
     def order(self, task: TrainTask) -> Order:
         """Return what a client is told beside the weights."""
@@ -67,15 +73,18 @@ class Link:
             self.sends,
             self.counted.of(task.client),
             self.family.base_checksum,
+            self.wire,
+            self.seed,
         )
 
 
 class Weights:
     """A round's weights as records: a submodel's tensors, or all of them once for everybody."""
 
-    def __init__(self, state: ServerState, family: Family) -> None:
+    def __init__(self, state: ServerState, link: Link) -> None:
         self._state = state
-        self._family = family
+        self._family = link.family
+        self._outgoing = Wire(link.family, link.wire, link.seed).send(state)
         self._whole: ArrayRecord | None = None
 
     def content(self, order: Order) -> RecordDict:
@@ -85,9 +94,17 @@ class Weights:
                 # What else the server's step remembers is no client's affair.
                 names = memory_layout(self._family, order.receives)
                 received = {name: self._state.memory[name] for name in names}
-                self._whole = state_to_arrays(replace(self._state, memory=received))
+                flat = flatten_state(replace(self._state, memory=received))
+                self._whole = to_arrays(self._outgoing.whole(flat))
             arrays = self._whole
         else:
-            submodel, sets = order.task.submodel, order.receives
-            arrays = to_arrays(extract_all(self._state, self._family, submodel, sets))
+            arrays = to_arrays(self._outgoing.message(order.task.submodel, order.receives))
         return RecordDict({ARRAYS: arrays, ORDER: order_record(order)})
+
+    def read(self, content: RecordDict, order: Order) -> ClientUpdate | int:
+        """Read a client's answer to an order of this round.
+
+        Raises:
+            UpdateError: saying what is wrong with it.
+        """
+        return read_answer(content, order, self._family, self._state)
