@@ -1,5 +1,6 @@
 # make run    make the environment, then do the main job on the embedded data set
 # make test   make the environment, then check format, lint, types and tests
+# make test-long    run the tests that take long: campaigns, examples, every recipe, whole runs
 # make test-deploy  run the tests that start Flower's programs; they take minutes
 # make setup  only the environment: .venv with nefl and everything it can use
 PYTHON ?= python3
@@ -7,12 +8,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: run test test-deploy setup format lint types unit clean
+.PHONY: run test test-long test-deploy setup format lint types unit clean
 
 run: setup
 	$(BIN)/nefl train digits
 
 test: setup lint types unit
+
+test-long: setup
+	$(BIN)/python -m pytest -m long -n auto --dist worksteal
 
 # Not in parallel: a federation has a dozen processes of its own.
 test-deploy: setup

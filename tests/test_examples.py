@@ -11,6 +11,7 @@ FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("flower_"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(path: Path, tmp_path: Path) -> None:
     result = subprocess.run(

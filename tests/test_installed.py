@@ -119,6 +119,7 @@ def run(alone: Path, folder: Path, *command: str) -> "subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_wheel_alone_trains_and_names_each_missing_extra(alone: Path, tmp_path: Path) -> None:
     settings = ["--set", "data.train=200", "--engine", "serial", "--out", "run"]

@@ -158,6 +158,7 @@ print(status("VmHWM") - before)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
 def test_a_bomb_takes_its_pixels_once(tmp_path: Path) -> None:
     (tmp_path / "bomb.png").write_bytes(encoded(Image.new("RGBA", (8000, 5000), (9, 9, 9, 9))))

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.campaign import attacks, floods
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "attack"),
     [("serve", attacks.bombs), ("watch", attacks.trickles)],

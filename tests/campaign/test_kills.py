@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SHORT = {
     "serial": "kills.kill_runs('serial', 0, 4)",
     "full disk": "hardships.full_disk(draw, 1)",
@@ -13,6 +15,7 @@ SHORT = {
 }
 
 
+@pytest.mark.long
 def test_every_engine_survives_kills_and_hardships() -> None:
     # A process of its own: it forks, and nothing may have trained in it before.
     lines = ["import random", "from benchmarks.campaign import hardships, kills"]

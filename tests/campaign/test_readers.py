@@ -10,6 +10,7 @@ from benchmarks.campaign.watched import try_all
 from nefl.errors import NeflError
 
 
+@pytest.mark.long
 def test_every_reader_reads_or_refuses(tmp_path: Path) -> None:
     make_samples(tmp_path, formats=("safetensors",))
     known = readers(tmp_path)

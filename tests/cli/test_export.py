@@ -70,6 +70,7 @@ def test_flags_that_contradict_each_other(digits_run: Path, tmp_path: Path) -> N
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 def test_from_texts_and_tables_to_answers(task_runs: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "e.safetensors"
     said = invoke("export", task_runs["next-token"], "-o", out, "--examples", 10)

@@ -80,6 +80,7 @@ def test_a_dry_run_tells_the_cost_and_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -25,6 +25,7 @@ def run(quick: dict[str, Any], tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.long
 def test_report_plot_and_watch(run: Path, tmp_path: Path) -> None:
     assert "1 run)" in invoke("report", run, "-o", tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")

@@ -44,6 +44,7 @@ def test_train_resume_evaluate(recipe: str, tmp_path: Path) -> None:
     assert "client 19 |" in drawn
 
 
+@pytest.mark.long
 def test_json_is_all_that_goes_to_standard_output(recipe: str, tmp_path: Path) -> None:
     quickly = ["--engine", "workers", "--workers", "1", "--rounds", "1"]
     result = run("train", recipe, "--json", *quickly, cwd=tmp_path)

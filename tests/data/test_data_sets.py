@@ -219,6 +219,7 @@ def test_what_the_hub_gave_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert fetched == ["cifar10"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="no real CIFAR-10: set NEFL_TEST_CIFAR10")
 def test_real_cifar10(tmp_path: Path) -> None:
     real = load_dataset("cifar10", root=CIFAR10, cache=tmp_path)

@@ -89,11 +89,15 @@ def test_memory_is_kept_where_an_update_counted_in_workers_and_after_a_kill(
     small = with_settings(small, {"clients.per_round": 3, "server.quorum": 0.3})
     serial = nefl.train(small, tmp_path / "serial", connect=connect)
     assert serial.summary["failures"] > 0
-    (tmp_path / "refusing.py").write_text(REFUSING)
+    (tmp_path / "refusing_evens.py").write_text(REFUSING)
     monkeypatch.syspath_prepend(str(tmp_path))
     workers = with_settings(
         small,
-        {"engine.name": "workers", "engine.workers": 2, "server.average": "refusing:Refusing"},
+        {
+            "engine.name": "workers",
+            "engine.workers": 2,
+            "server.average": "refusing_evens:Refusing",
+        },
     )
     with pytest.raises(KeyboardInterrupt):
         nefl.train(workers, tmp_path / "workers", observers=[Killed()])

@@ -88,6 +88,7 @@ def test_a_device_without_float64_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         pick_device("cpu")
 
 
+@pytest.mark.long
 def test_examples_are_on_a_device_once_for_all_sites(quick: dict[str, Any]) -> None:
     setting = assemble(config_from(quick))
     nowhere = torch.device("meta")  # the only other device that every machine has

@@ -50,6 +50,7 @@ def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nefl.tasks.dealing.partition_clients", partition)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_every_recipe_passes(
     model: str, built_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def test_answers_come_from_the_file_alone(task_runs: dict[str, Path], tmp_path: 
         assert found.submodel == 2
 
 
+@pytest.mark.long
 def test_a_text_is_completed_alike_by_every_runtime(
     task_runs: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def test_the_page_shows_the_file() -> None:
     assert f"```python\n{FILE.read_text()}```" in page
 
 
+@pytest.mark.long
 def test_it_runs_in_workers_and_goes_on_after_a_kill(
     quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

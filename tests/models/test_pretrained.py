@@ -87,6 +87,7 @@ def test_a_vit_computes_what_torchvisions_does(tmp_path: Path, names: tuple[str,
         torch.testing.assert_close(model(images), reference(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shape", "anew"),
     [

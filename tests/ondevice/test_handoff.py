@@ -37,6 +37,7 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("programs")
 def test_the_example_client_conforms(recipe: Path) -> None:
     found = try_client(recipe, f"{sys.executable} {EXAMPLES / 'client.py'}", client=2)
@@ -46,6 +47,7 @@ def test_the_example_client_conforms(recipe: Path) -> None:
     assert found.examples == 25
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("programs")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: install g++")
 def test_the_client_in_cpp_conforms(recipe: Path, tmp_path: Path) -> None:
@@ -64,6 +66,7 @@ def test_the_client_in_cpp_conforms(recipe: Path, tmp_path: Path) -> None:
     assert found.from_torch < 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("programs")
 def test_clients_that_fail_are_named(recipe: Path) -> None:
     with pytest.raises(ConfigError, match="no-such-client: cannot be run"):

@@ -30,6 +30,7 @@ class Stop(Observer):
         raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("setting")
 def test_a_mixed_run_is_the_torch_run_but_for_last_bits(
     tiny: dict[str, Any], tmp_path: Path
@@ -56,6 +57,7 @@ def test_a_run_is_not_resumed_with_other_clients(tiny: dict[str, Any], tmp_path:
         nefl.resume(tmp_path / "run", engine=other)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("setting")
 def test_a_client_whose_runtime_fails_costs_its_update(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +76,7 @@ def test_a_client_whose_runtime_fails_costs_its_update(
     assert "ExecuTorch cannot train on a batch of (8, 1, 8, 8)" in log
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("setting")
 def test_workers_train_in_executorch_to_the_same_bits(tiny: dict[str, Any], tmp_path: Path) -> None:
     short = {**tiny, "rounds": 1}

@@ -229,6 +229,7 @@ def rounds_logged(run: Path) -> int:
     return sum(event["event"] == "round" for event in read_log(run))
 
 
+@pytest.mark.long
 def test_kills_at_random_moments_change_nothing(quick: dict[str, Any], tmp_path: Path) -> None:
     """SIGKILL whenever it pleases, also while a checkpoint is written; then go on.
 
@@ -641,6 +642,7 @@ def test_workers_that_build_another_model_are_refused(
         train(with_settings(quick, changes), tmp_path / "run")
 
 
+@pytest.mark.long
 def test_the_first_run_learns(tmp_path: Path) -> None:
     """A shorter first run already tells digits apart with every submodel."""
     values = nefl.recipe_values("digits")

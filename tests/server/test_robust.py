@@ -116,6 +116,7 @@ class Poisoned:
             yield replace(result, trained=lies)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("average_name", ["mean", "median", "trimmed-mean"])
 def test_two_of_ten_clients_poison_their_updates(quick: dict[str, Any], average_name: str) -> None:
     """The mean is led astray; median and trimmed mean come close to a run without liars.

@@ -214,6 +214,7 @@ print(done.summary["state_sha256"])
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["serial", "workers"])
 def test_the_example_of_ones_own_task_survives_a_kill(engine: str, tmp_path: Path) -> None:
     script = OWN_RUN.format(examples=str(EXAMPLES), engine=engine)

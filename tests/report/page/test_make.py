@@ -210,6 +210,7 @@ def contrast(one: list[int], other: list[int]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.long
 def test_a_study_run_on_cifar10(
     page: Page, cifar10: Path, quick: dict[str, Any], tmp_path: Path
 ) -> None:
