@@ -1,6 +1,7 @@
 """`nefl flower`: what it writes, and what it refuses."""
 
 import ast
+import json
 import stat
 import tomllib
 from pathlib import Path
@@ -113,3 +114,23 @@ def test_keys_are_not_written_through_links(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError, match=f"{name}: cannot be written"):
         _write_new(folder / name, b"secret", 0o600)  # as if the link came just now
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_status_lists_a_runs_nodes(tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    with pytest.raises(RunError, match="is no run's folder"):
+        run("status", str(run_folder))
+    (run_folder / "config.json").write_text("{}")
+    with pytest.raises(RunError, match="tells of no nodes"):
+        run("status", str(run_folder))
+    events = [
+        {"event": "joined", "node": "7", "name": "kitchen", "client": 0, "tier": 1, "largest": 2},
+        {"event": "refused", "node": "8", "name": "", "reason": "[red]another family"},
+    ]
+    (run_folder / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    shown = " ".join(run("status", str(run_folder)).split())
+    assert "kitchen 0 1 2 there" in shown
+    assert "8: [red]another family" in shown
+    listed = json.loads(run("status", str(run_folder), "--json"))
+    assert [node["state"] for node in listed] == ["there", "refused"]

@@ -1,19 +1,25 @@
-"""`nefl flower init`, `simulate` and `keys`: clients that are real, or simulated by Flower."""
+"""`nefl flower init`, `simulate`, `status` and `keys`: clients that are real, or simulated by Flower."""
 
 import subprocess
 import sys
 import tomllib
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
-from nefl.cli.terminal import say
+from nefl.artifacts.notes import CONFIG, to_json
+from nefl.cli.terminal import Terminal, say
 from nefl.cli.train import terminate_as_interrupt
 from nefl.config.reading import config_from, parse_setting
 from nefl.errors import ConfigError, RunError
 from nefl.recipes import recipe_values
+from nefl.report.reading.nodes import Node, read_nodes
 
 flower = typer.Typer(
     help="Clients on other machines, by Flower.", no_args_is_help=True, add_completion=False
@@ -71,6 +77,62 @@ def simulate(
         if run.returncode:
             raise RunError(f"{folder}: the run was not started; see {loopback.log('run')}")
         loopback.wait("run", limit)
+
+
+@flower.command()
+def status(
+    run: Annotated[Path, typer.Argument(help="The folder of a run over Flower.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """List a run's nodes: who is there, who was refused and why, who was heard when."""
+    nodes = _nodes(run)
+    if as_json:
+        say(to_json([asdict(node) for node in nodes]))
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for name, heading in STATUS.items():
+        table.add_column(heading, overflow="fold", justify="left" if name in WORDS else "right")
+    for node in nodes:
+        shown = asdict(node)
+        table.add_row(*(Text("" if shown[name] is None else str(shown[name])) for name in STATUS))
+    Terminal().print(table)
+    for node in nodes:
+        if node.why:
+            say(f"{node.name}: {node.why}")
+
+
+STATUS = {
+    "name": "node",
+    "client": "client",
+    "tier": "tier",
+    "largest": "largest",
+    "state": "state",
+    "heard": "heard",
+    "counted": "counted",
+    "failures": "failures",
+}
+"""The columns of `nefl flower status`, by what they show of a node."""
+WORDS = ("name", "state")
+
+
+def _nodes(run: Path) -> list[Node]:
+    """Return a run's nodes.
+
+    Raises:
+        RunError: if there is no such run, or no node has come yet.
+    """
+    if not (run / CONFIG).is_file():
+        raise RunError(f"{run}: is no run's folder; give that of a run over Flower")
+    try:
+        nodes = read_nodes(run)
+    except OSError as error:
+        raise RunError(f"{run}: its log cannot be read ({error})") from None
+    if not nodes:
+        raise RunError(
+            f"{run}: its log tells of no nodes; none has come yet, or its clients are simulated "
+            "on this machine"
+        )
+    return nodes
 
 
 @flower.command()

@@ -56,6 +56,9 @@ def test_only_news_is_sent_and_only_to_this_machine(served: tuple[Path, str]) ->
     own = address.rstrip("/")
     assert get(address, "/content?seen=", Origin=own, Host=own.partition("://")[2])[0] == 200
     assert get(address, "/etc/passwd")[0] == 404
+    status, text = get(address, "/metrics")
+    assert (status, 'nefl_rounds_total{run="going"} 3.0' in text) == (200, True)
+    assert get(address, "/metrics", Host="evil.example")[0] == 403
 
 
 def test_half_sent_requests_keep_nobody_waiting(served: tuple[Path, str]) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from nefl.artifacts.notes import METRICS, to_json
 from nefl.errors import NeflError
+from nefl.report.page.counters import KIND, exposition
 from nefl.report.page.make import live_content, make_page
 from nefl.report.reading.folders import read_runs
 from nefl.web.answers import HTML, JSON, TEXT, Answer, Application, Environ
@@ -58,7 +59,7 @@ class Watched:
             return self._made[1]
 
     def answer(self, environ: Environ) -> Answer:
-        """Answer one request: GET for the page and its content, nothing else.
+        """Answer one request: GET for the page, its content and the counters, nothing else.
 
         Raises:
             Refusal: if it asks for something else, or the runs can no longer be read.
@@ -75,9 +76,11 @@ class Watched:
                 if fresh is None:
                     return Answer(b"", JSON, HTTPStatus.NO_CONTENT)
                 return Answer(fresh.encode(), JSON)
-        except NeflError as error:
+            if path == "/metrics":
+                return Answer(exposition(read_runs(self._paths)[0]), KIND)
+        except (NeflError, OSError) as error:
             raise Refusal(500, str(error)) from None
-        raise Refusal(404, "there is only /")
+        raise Refusal(404, "there are only / and /metrics")
 
 
 def _refuse(reason: str) -> Answer:
