@@ -1,4 +1,4 @@
-"""`nefl flower init`, `simulate`, `status` and `keys`: clients that are real, or simulated by Flower."""
+"""`nefl flower`: clients that are real, or simulated by Flower, and what a run knows of them."""
 
 import subprocess
 import sys
