@@ -110,6 +110,7 @@ STATUS = {
     "heard": "heard",
     "counted": "counted",
     "failures": "failures",
+    "version": "nefl",
 }
 """The columns of `nefl flower status`, by what they show of a node."""
 WORDS = ("name", "state")

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,6 +61,10 @@ def app() -> ClientApp:
         content = capability_content(own_capability(context.node_config))
         if context.node_config.get("silent"):
             content = RecordDict()
+        if "version" in context.node_config:
+            known = own_capability(context.node_config)
+            versions = {"nefl": str(context.node_config["version"])}
+            content = capability_content(replace(known, versions=versions))
         return Message(content, reply_to=message)
 
     return made
@@ -97,6 +102,19 @@ def test_a_node_that_claims_anothers_number_is_turned_away() -> None:
     assert "that is another node" in reasons["2"]
     assert "client 9, expected 0 to 3" in reasons["3"]
     assert "does not answer" in reasons["4"]
+
+
+def test_a_node_of_another_version_is_refused_unless_the_last_number_alone_differs() -> None:
+    line = ".".join(version("nefl").split(".")[:2])
+    nodes = {1: {"version": f"{line}.99"}, 2: {"version": "7.0.0"}, 3: {"version": ""}, 4: {}}
+    found, _, notes = roster(nodes)
+    assert found.present() == [0, 1, 2]
+    [refused] = [event for event in notes if event["event"] == "refused"]
+    assert refused["node"] == "2"
+    assert refused["reason"].startswith(f"has nefl 7.0.0, and the server {version('nefl')}")
+    joined = {e["node"]: e["versions"] for e in notes if e["event"] == "joined"}
+    assert joined["1"] == {"nefl": f"{line}.99"}
+    assert joined["4"]["torch"] == torch.__version__
 
 
 def test_a_named_nodes_number_stays_its_own() -> None:

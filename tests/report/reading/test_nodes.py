@@ -4,7 +4,10 @@ from typing import Any
 
 from nefl.report.reading.nodes import nodes_of
 
-JOINED = {"event": "joined", "node": "71", "name": "kitchen", "client": 0, "tier": 2, "largest": 3}
+JOINED = {
+    "event": "joined", "node": "71", "name": "kitchen", "client": 0, "tier": 2, "largest": 3,
+    "versions": {"nefl": "0.1.0"},
+}  # fmt: skip
 
 
 def round_of(number: int, clients: dict[str, list[int]], *failed: int) -> dict[str, Any]:
@@ -26,6 +29,7 @@ def test_who_is_there_who_was_heard_and_who_was_refused() -> None:
     ]
     kitchen, gone, attic = nodes_of(log)
     assert (kitchen.name, kitchen.client, kitchen.tier, kitchen.largest) == ("kitchen", 0, 2, 3)
+    assert (kitchen.version, gone.version) == ("0.1.0", "")
     assert (kitchen.state, kitchen.heard, kitchen.counted, kitchen.failures) == ("there", 2, 2, 0)
     assert (gone.name, gone.state, gone.since) == ("72", "gone", "t4")
     assert (gone.heard, gone.failures, gone.why) == (1, 1, "client 4: no reply")

@@ -8,7 +8,8 @@ takes.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ DEVICE = "device"
 
 _QUERY, _RECORD = "nefl-query", "nefl-capability"
 _ANSWER_BYTES = 100_000
+_VERSION_LENGTH = 40
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Capability:
         threads: cores it may use.
         step_seconds: seconds of a training step for each submodel, smallest first; as many as were
             timed.
+        versions: of nefl and torch there, by name.
     """
 
     client: int | None = None
@@ -47,6 +50,7 @@ class Capability:
     memory: int | None = None
     threads: int | None = None
     step_seconds: tuple[float, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 _CAPABILITY = TypeAdapter(Capability)
@@ -121,7 +125,21 @@ def own_capability(
         threads=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
+        versions={"nefl": version("nefl"), "torch": str(torch.__version__)},
     )
+
+
+def check_version(capability: Capability) -> None:
+    """Refuse a node of another version of nefl; releases that differ in the last number go along.
+
+    One that does not say its version is taken: what it sends is checked all the same.
+
+    Raises:
+        UpdateError: naming both versions.
+    """
+    theirs, ours = capability.versions.get("nefl", "")[:_VERSION_LENGTH], version("nefl")
+    if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
+        raise UpdateError(f"has nefl {theirs}, and the server {ours}; install the server's there")
 
 
 def _whole(value: object) -> int | None:

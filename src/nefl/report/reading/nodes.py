@@ -23,6 +23,7 @@ class Node:
         counted: how many of its updates counted.
         failures: how many of its tasks brought no update.
         why: the reason of its last failure or refusal.
+        version: of nefl there, where it says so.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Node:
     counted: int = 0
     failures: int = 0
     why: str = ""
+    version: str = ""
 
 
 def read_nodes(run: Path) -> list[Node]:
@@ -85,6 +87,8 @@ def _join(clients: dict[int, Node], client: int, event: Mapping[str, Any]) -> No
     node = clients.setdefault(client, Node(_name(event), client))
     node.name, node.state, node.since = _name(event), "there", str(event.get("time", ""))
     node.tier, node.largest = event.get("tier"), event.get("largest")
+    versions = event.get("versions")
+    node.version = str(versions.get("nefl", "")) if isinstance(versions, Mapping) else ""
 
 
 def _all_gone(clients: Mapping[int, Node], event: Mapping[str, Any]) -> None:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
-from nefl.engines.flower.capability import Capability, query_content, read_capability
+from nefl.engines.flower.capability import (
+    Capability,
+    check_version,
+    query_content,
+    read_capability,
+)
 from nefl.engines.flower.messages import CAPABILITY, REASON_LENGTH
 from nefl.engines.flower.server.mailbox import Mailbox, Note
 from nefl.engines.flower.server.refusals import Refusals
@@ -195,6 +200,7 @@ class NodeRoster:
 
     def _admit(self, node: int, name: str, entry: NodeEntry, capability: Capability) -> None:
         try:
+            check_version(capability)
             client = self._number(name, entry, capability)
             standing = work_out_standing(client, entry, capability, self._terms)
         except UpdateError as error:
@@ -219,6 +225,7 @@ class NodeRoster:
             memory=capability.memory,
             threads=capability.threads,
             step_seconds=list(capability.step_seconds),
+            versions=dict(capability.versions),
         )
         refusal = self._refusals.lift(node)
         if refusal is not None:
