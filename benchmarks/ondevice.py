@@ -13,6 +13,7 @@ the cache; the first call takes minutes.
 import argparse
 import importlib
 import json
+import math
 import resource
 import statistics
 import subprocess
@@ -142,7 +143,8 @@ def apart(found: Tensors, wanted: Tensors, began: Tensors) -> tuple[float, float
 def off(found: Tensors, wanted: Tensors) -> float:
     """Return how far gradients are from others, over the size of those."""
     apart = sum(float((found[n].double() - t.double()).square().sum()) for n, t in wanted.items())
-    return (apart / sum(float(t.double().square().sum()) for t in wanted.values())) ** 0.5
+    size = sum(float(t.double().square().sum()) for t in wanted.values())
+    return math.sqrt(apart / size)
 
 
 def copied(tensors: Tensors) -> dict[str, Tensor]:
