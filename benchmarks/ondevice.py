@@ -13,6 +13,7 @@ the cache; the first call takes minutes.
 import argparse
 import importlib
 import json
+import math
 import resource
 import statistics
 import subprocess
@@ -142,7 +143,8 @@ def apart(found: Tensors, wanted: Tensors, began: Tensors) -> tuple[float, float
 def off(found: Tensors, wanted: Tensors) -> float:
     """Return how far gradients are from others, over the size of those."""
     apart = sum(float((found[n].double() - t.double()).square().sum()) for n, t in wanted.items())
-    return (apart / sum(float(t.double().square().sum()) for t in wanted.values())) ** 0.5
+    size = sum(float(t.double().square().sum()) for t in wanted.values())
+    return math.sqrt(apart / size)
 
 
 def copied(tensors: Tensors) -> dict[str, Tensor]:
@@ -163,7 +165,7 @@ def parity(given: argparse.Namespace, model: str) -> Iterator[str]:
         began = extract(state, there.family, number)
         found: dict[str, list[float]] = {}
         losses = []
-        for client in range(CLIENTS):
+        for client in range(given.clients):
             task = TrainTask(1, client, number)
             first = with_torch.train(task, began)
             wanted = copied(first.trained)
@@ -289,7 +291,7 @@ def steps(given: argparse.Namespace, model: str) -> Iterator[str]:
     state = there.initial_state()
     for number in given.member or range(1, len(there.family) + 1):
         began = extract(state, there.family, number)
-        for client in range(CLIENTS):
+        for client in range(given.clients):
             task = TrainTask(1, client, number)
             exact = list(stepwise(there, task, began, torch.float64))
             with torch.backends.mkldnn.flags(enabled=False):
@@ -468,6 +470,7 @@ def main() -> None:
     parser.add_argument("--root", default="", help="the folder of CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
     parser.add_argument("--examples", type=int, default=100, help="images of a client")
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="updates that are compared")
     parser.add_argument("--member", type=int, nargs="*", default=(), help="only these members")
     parser.add_argument("--method", default="nefl-wd", help="parity: the method")
     parser.add_argument("--smooth", action="store_true", help="parity: no kinks in place of ReLU")

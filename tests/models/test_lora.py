@@ -18,7 +18,7 @@ from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.estimate import estimate_run
 from nefl.models.base import open_folder
-from nefl.models.lora import LoraModel
+from nefl.models.lora import Heads, LoraModel
 from nefl.models.ranks import lora_family
 from nefl.nesting.frozen import learned_state, load_learned
 from nefl.nesting.signature import Signature
@@ -142,9 +142,10 @@ def test_heads_between_frozen_bases_nest_and_average_exactly(llama: Path) -> Non
         (1, 2, 2), (2, 2, 2), (4, 2, 2),
     ]  # fmt: skip
     assert all(n.endswith("cores") for n in layouts[-1])
-    small, large = (family.build(family.specs[k]).get_submodule(name) for k in (0, 2))
-    assert torch.equal(small.basis, large.basis[:, :2])
-    heads = large
+    small, heads = (family.build(family.specs[k]).get_submodule(name) for k in (0, 2))
+    assert isinstance(small, Heads)
+    assert isinstance(heads, Heads)
+    assert torch.equal(small.basis, heads.basis[:, :2])
     torch.nn.init.normal_(heads.cores)
     x = torch.randn(3, 8)
     assert torch.allclose(heads(x), x @ heads.weight.T, atol=1e-5)

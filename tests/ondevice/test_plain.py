@@ -75,11 +75,11 @@ def test_a_plain_step_is_the_residual_sum() -> None:
     assert spelt_out(StepSize(1.0, learned=False)) is None
 
 
-class Sums(TorchDispatchMode):
+class Sums(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes along how many axes every sum and mean goes at once."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.axes: list[int] = []
 
     def __torch_dispatch__(

@@ -48,12 +48,12 @@ class Heads(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The matrix that an ordinary adapter would have for B, [outputs, rank]."""
-        bases = self.basis.unflatten(1, self.cores.shape[:2])
+        bases = self.basis.reshape(-1, *self.cores.shape[:2])
         return torch.einsum("ohr,hrs->ohs", bases, self.cores).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what B makes of A's outputs. [..., rank] → [..., outputs]."""
-        parts = x.unflatten(-1, self.cores.shape[:2])
+        parts = x.reshape(*x.shape[:-1], *self.cores.shape[:2])
         turned = torch.einsum("...hs,hrs->...hr", parts, self.cores).flatten(-2)
         return nn.functional.linear(turned, self.basis)
 
