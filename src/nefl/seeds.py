@@ -13,6 +13,7 @@ class Purpose(IntEnum):
     CONDITIONS = 3
     TRAINING = 4
     DEVICES = 5
+    SEARCH = 6
 
 
 def generator_for(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
