@@ -68,7 +68,7 @@ def read_searched(run: Path) -> list[dict[str, Any]]:
     path = run / SEARCHED
     if not os.path.lexists(path):
         return []
-    found = []
+    found: list[dict[str, Any]] = []
     try:
         with open(path, encoding="utf-8", errors="replace", opener=open_without_links) as file:
             for line in iter(lambda: file.readline(MAX_LINE), ""):
