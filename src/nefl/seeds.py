@@ -15,6 +15,7 @@ class Purpose(IntEnum):
     DEVICES = 5
     DOWN = 6
     UP = 7
+    SEARCH = 8
 
 
 def generator_for(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

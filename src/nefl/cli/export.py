@@ -14,6 +14,7 @@ from nefl.artifacts.notes import to_json
 from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.train import TrustCode
+from nefl.config.reading import parse_member
 from nefl.elastic.budget import parse_budget
 from nefl.errors import ConfigError
 from nefl.export.compare import MAX_LOSS, Comparison
@@ -39,6 +40,10 @@ def export(
     fits: Annotated[
         str | None,
         typer.Option(help="The largest that fits, as in params<2M,macs<50M,latency<5ms."),
+    ] = None,
+    member: Annotated[
+        str | None,
+        typer.Option(help="Any, trained or not, as in 'width = 0.5, blocks = [1, 1, 2]'."),
     ] = None,
     form: Annotated[
         str | None,
@@ -73,7 +78,7 @@ def export(
 ) -> None:
     """Write a submodel as a plain network, or all as an elastic file, and check the file."""
     if trainable:
-        if fits or quantize or best or form not in (None, "executorch"):
+        if fits or member or quantize or best or form not in (None, "executorch"):
             raise ConfigError(
                 "--trainable writes ExecuTorch programs in float32 without weights: leave out "
                 "--fits, --quantize, --best and --format"
@@ -93,9 +98,9 @@ def export(
         )
     if quantize not in (None, "int8"):
         raise ConfigError(f"--quantize {quantize}: there is int8; leave it out for float32")
-    form = format_for(out, form, family=submodel is None and fits is None)
+    form = format_for(out, form, family=submodel is None and fits is None and member is None)
     if form == ELASTIC:
-        if submodel is not None or fits is not None or quantize is not None:
+        if (submodel, fits, member, quantize) != (None,) * 4:
             raise ConfigError(
                 "an elastic file holds all submodels in float32: leave out --submodel, --fits "
                 "and --quantize"
@@ -111,6 +116,7 @@ def export(
         out,
         submodel=submodel,
         fits=None if fits is None else parse_budget(fits),
+        member=None if member is None else parse_member(member),
         format_name=form,
         quantized=quantize is not None,
         best=best,

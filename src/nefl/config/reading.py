@@ -16,6 +16,8 @@ from nefl.parsing import parse_json, parse_toml
 
 _ADAPTER = TypeAdapter(RunConfig)
 
+_MEMBER = TypeAdapter(MemberConfig)
+
 _LISTED = {"devices": DeviceConfig, "members": MemberConfig}
 """What lists of tables hold, by their keys."""
 
@@ -134,3 +136,21 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), parse_toml(f"value = {value}")["value"]
     except ValueError:
         return key.strip(), value.strip()
+
+
+def parse_member(text: str) -> MemberConfig:
+    """Read a submodel, as in `width = 0.5, blocks = [1, 1, 2]`; an empty text is the full model.
+
+    Raises:
+        ConfigError: if that is not what the text says.
+    """
+    try:
+        return _MEMBER.validate_python(parse_toml(f"member = {{ {text} }}")["member"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"member {text!r}: {key}: {first['msg']}") from None
+    except ValueError:
+        raise ConfigError(
+            f"member {text!r}: give its settings, as in 'width = 0.5, blocks = [1, 1, 2]'"
+        ) from None

@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 
 from nefl.artifacts.card import Card, SubmodelCard
+from nefl.config import MemberConfig
 from nefl.elastic.budget import Budget, Cost
 from nefl.elastic.file import TrainedFamily, load, measured_tensors, save_family
 from nefl.elastic.model import measure_latency
 from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
 from nefl.export.compare import MAX_LOSS, Comparison, check, compare, tolerance_of
+from nefl.export.cutting import cut_source, member_spec
 from nefl.export.fold import Plain, fold
 from nefl.export.formats import find_format, format_for
 from nefl.export.measure import Measured, measure_file
@@ -63,6 +65,7 @@ def export_submodel(
     *,
     submodel: int | None = None,
     fits: Budget | None = None,
+    member: MemberConfig | None = None,
     format_name: str | None = None,
     quantized: bool = False,
     best: bool = False,
@@ -78,7 +81,8 @@ def export_submodel(
         run: the run's folder.
         out: the file; it is only there once it has passed.
         submodel: which one, from 1; or
-        fits: the largest that keeps to this budget.
+        fits: the largest that keeps to this budget; or
+        member: any that can be cut out of the family, trained or not.
         format_name: a name in `FORMATS`; left out, the end of the file's name decides.
         quantized: int8 instead of float32.
         best: the best checkpoint instead of the newest.
@@ -92,10 +96,10 @@ def export_submodel(
         NeflError: if something is missing, nothing fits, or the file differs from the model.
     """
     path = Path(out)
-    if (submodel is None) == (fits is None):
+    if sum(given is not None for given in (submodel, fits, member)) != 1:
         raise ConfigError(
-            "give one of a submodel's number and a budget that it has to fit; all submodels go "
-            "into one file with the format elastic"
+            "give one of a submodel's number, a budget that it has to fit, and a member by its "
+            "width and blocks; all submodels go into one file with the format elastic"
         )
     format_name = format_for(path, format_name, family=False)
     _check_examples(examples)
@@ -108,7 +112,9 @@ def export_submodel(
     source = open_run(run, best=best, trust_code=trust_code, task=task)
     if fits is not None:
         submodel = largest_that_fits(source, fits)
-    assert submodel is not None  # noqa: S101 -- one of the two is given
+    if member is not None:
+        source, submodel = cut_source(source, member_spec(source, member)), 1
+    assert submodel is not None  # noqa: S101 -- one of the three is given
     source.setting.family.index(submodel)
     with tuned_process(source.setting.config.engine.threads):
         done = _write(source, submodel, path, format_name, quantized, examples, max_loss)

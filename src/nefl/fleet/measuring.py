@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -191,12 +190,12 @@ def reported_devices(run: Path, bandwidth: float | None = None) -> list[Measured
     prices = () if facts is None else facts.submodels
     found: dict[str, MeasuredDevice] = {}
     for event in read_log(run):
-        steps = event.get("step_seconds")
-        if event.get("event") != "joined" or not _are_times(steps) or not prices:
+        steps = _times(event.get("step_seconds"))
+        if event.get("event") != "joined" or not steps or not prices:
             continue
         name = str(event.get("name") or f"client {event.get('client')}")
         memory = event.get("memory")
-        timed = zip(prices, islice(steps, len(prices)), strict=False)
+        timed = zip(prices, steps, strict=False)
         probes = tuple(
             Probe(
                 f"submodel {p.index}: a step of {batch} in {s * 1e3:.3g} ms",
@@ -213,10 +212,11 @@ def reported_devices(run: Path, bandwidth: float | None = None) -> list[Measured
     return list(found.values())
 
 
-def _are_times(steps: Any) -> bool:
-    """Whether a log, which may be anybody's, has times there."""
-    listed = isinstance(steps, list) and bool(steps)
-    return listed and all(isinstance(s, int | float) and 0 < s < 1e9 for s in steps)
+def _times(steps: Any) -> list[float]:
+    """Return the times that a log, which may be anybody's, has there; none if they are no times."""
+    listed = steps if isinstance(steps, list) else []
+    sound = all(isinstance(s, int | float) and 0 < s < 1e9 for s in listed)
+    return [float(s) for s in listed] if sound else []
 
 
 def entries_text(devices: Sequence[MeasuredDevice], how: str) -> str:

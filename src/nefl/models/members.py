@@ -25,12 +25,9 @@ def given_specs(members: Sequence[MemberConfig], full: Blocks) -> tuple[Submodel
     """
     specs = []
     for number, member in enumerate(members, start=1):
-        if member.rank is not None:
-            raise _wrong(number, "rank: is for adapters (model.name lora); give a width")
         try:
-            blocks = full if member.blocks is None else _blocks(member.blocks, full)
-            specs.append(SubmodelSpec(blocks, member.width, member.inner_width, member.exits))
-        except NestingError as error:
+            specs.append(spec_of(member, full))
+        except (ConfigError, NestingError) as error:
             raise _wrong(number, str(error)) from None
     if not specs[-1].is_full:
         raise _wrong(
@@ -38,6 +35,18 @@ def given_specs(members: Sequence[MemberConfig], full: Blocks) -> tuple[Submodel
             "is the last and not the full model; add one more [[model.members]] without settings",
         )
     return tuple(specs)
+
+
+def spec_of(member: MemberConfig, full: Blocks) -> SubmodelSpec:
+    """Return the spec of one member.
+
+    Raises:
+        NeflError: if there can be no such member.
+    """
+    if member.rank is not None:
+        raise ConfigError("rank: is for adapters (model.name lora); give a width")
+    blocks = full if member.blocks is None else _blocks(member.blocks, full)
+    return SubmodelSpec(blocks, member.width, member.inner_width, member.exits)
 
 
 def _blocks(given: Sequence[int | tuple[float, ...]], full: Blocks) -> Blocks:

@@ -6,6 +6,7 @@ from nefl.report.figures.client_figures import by_time, discards, labels, simula
 from nefl.report.figures.drawn_run import DrawnRun
 from nefl.report.figures.model_figures import coverage, norms, steps
 from nefl.report.figures.score_figures import cost, curves, extremes, panels, rounds
+from nefl.report.figures.search_figures import searched
 from nefl.report.figures.vega import Figure
 
 BY_COST = ("by-macs", "by-parameters", "by-bytes")
@@ -21,6 +22,7 @@ FIGURES: Mapping[str, Callable[[Sequence[DrawnRun]], Figure]] = {
     "step-sizes": steps,
     "l1-norms": norms,
     "coverage": coverage,
+    "searched": searched,
     "labels": labels,
     "tiers": tiers,
     "discards": discards,

@@ -28,7 +28,7 @@ from nefl.report.tables.grids import footnotes, grids
 SCORES, COST = "scores", "cost"
 GROUPS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     (SCORES, "Test {metric} by round", ("curves", "extremes", "loss")),
-    (COST, "Test {metric} and cost", BY_COST),
+    (COST, "Test {metric} and cost", (*BY_COST, "searched")),
     ("steps", "Step sizes and weights", ("step-sizes", "l1-norms")),
     ("coverage", "Coverage by tensor", ("coverage",)),
     ("clients", "Clients and their data", ("tiers", "discards", "labels")),

@@ -1,0 +1,108 @@
+"""Search: within budgets, seeded, resumable, and what it finds exports."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nefl
+from nefl.artifacts.searched import SEARCHED, read_searched
+from nefl.config.reading import parse_member
+from nefl.elastic.budget import Budget
+from nefl.errors import ConfigError
+from nefl.fleet.searching import Found, Scored, search_run
+from nefl.fleet.space import STEPS, Space
+from nefl.nesting.spec import SubmodelSpec
+from nefl.report.figures.search_figures import BEST, search_records
+
+BUDGET = Budget(params=30_000)
+
+
+def search(run: Path, seed: int = 0) -> Found:
+    return search_run(run, BUDGET, population=3, generations=2, examples=60, seed=seed)
+
+
+@pytest.fixture
+def run(digits_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(digits_run, tmp_path / "run"))
+
+
+def test_a_search_keeps_to_its_budget_and_goes_on_where_it_stopped(run: Path) -> None:
+    found = search(run)
+    assert all(each.cost.params <= 30_000 for each in found.scored)
+    assert found.best.score == max(each.score for each in found.scored)
+    lines = (run / SEARCHED).read_text().splitlines()
+    (run / SEARCHED).write_text("\n".join(lines[:3]) + '\n{"member": "cut off')
+    asked: list[Scored | None] = []
+
+    def note(_done: int, _total: int, best: Scored | None) -> None:
+        asked.append(best)
+
+    again = search_run(run, BUDGET, population=3, generations=2, examples=60, progress=note)
+    assert again == found
+    assert asked[-1] == found.best
+    assert len(read_searched(run)) >= len(lines) - 1
+    exported = nefl.export_submodel(
+        run, run / "m.safetensors", member=parse_member(found.best.member), measure=False
+    )
+    assert exported.card.submodels[0].params == found.best.cost.params
+    both = (found.best.score + found.checked) / 2
+    whole = nefl.export_submodel(
+        run,
+        run / "n.safetensors",
+        member=parse_member(found.best.member),
+        measure=False,
+        examples=60,
+    )
+    assert whole.comparison.value == pytest.approx(both), "the accuracy that was promised"
+
+
+def test_scores_of_other_examples_are_not_taken(run: Path) -> None:
+    search_run(run, BUDGET, population=2, generations=1, examples=20)
+    before = (run / SEARCHED).read_text().splitlines()[0]
+    search_run(run, BUDGET, population=2, generations=1, examples=30)
+    assert json.loads(before)["examples"] == 10
+    assert read_searched(run)[0]["examples"] == 15
+
+
+def test_what_cannot_be_searched(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no member fits: the smallest \(width = 0.0625"):
+        search_run(run, Budget(params=10), examples=20)
+    with pytest.raises(ConfigError, match="population 1"):
+        search_run(run, BUDGET, population=1)
+    assert not (run / SEARCHED).exists() or len(read_searched(run)) <= 2
+
+
+def test_the_space_of_members() -> None:
+    space = Space(((1.0,) * 3,) * 2)
+    assert space.least == (1, 1, 1, 1)
+    assert space.spec(space.most).is_full
+    assert space.near(SubmodelSpec(((1, 0, 1), (1, 1, 1)), (0.5, 0.71))) == (2, 3, 8, 12)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        one, other = space.drawn(rng), space.drawn(rng)
+        for genes in (one, space.crossed(one, other, rng), space.smaller(one, rng)):
+            bounds = zip(space.least, genes, space.most, strict=True)
+            assert all(low <= now <= high for low, now, high in bounds)
+        assert sum(space.smaller(one, rng)) < sum(one) or one == space.least
+    assert Space(space.full, deep=False).least == (3, 3, 1, 1)
+    assert Space(space.full, wide=False).least == (1, 1, STEPS, STEPS)
+    member = parse_member(space.text((1, 3, 8, 16)))
+    assert (member.width, member.blocks) == ((0.5, 1.0), (1, 3))
+
+
+def test_the_members_that_none_is_better_than() -> None:
+    head = {"format": "nefl-search-1", "metric": "accuracy", "better": "up"}
+    scores = [(1, 0.5), (2, 0.4), (3, 0.7), (3, 0.6), (4, 0.7)]
+    lines = [
+        {"member": str(i), "macs": m, "params": m, "score": s, "trained": 0}
+        for i, (m, s) in enumerate(scores)
+    ]
+    states = {r["member"]: r["state"] == BEST for r in search_records([head, *lines])}
+    brute = {
+        str(i): not any((m <= mine and s > score) or (m < mine and s == score) for m, s in scores)
+        for i, (mine, score) in enumerate(scores)
+    }
+    assert states == brute
