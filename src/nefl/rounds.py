@@ -12,7 +12,7 @@ from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
 from nefl.server.averages import find_average
 from nefl.server.check import NOT_FINITE, not_finite_in
-from nefl.server.closing import simulated_closing
+from nefl.server.closing import simulated_closing, simulated_times
 from nefl.server.cohort import (
     CohortPlan,
     assign_submodels,
@@ -244,7 +244,7 @@ def run_round(
     clients = _by_submodel(counted)
     trained = {submodel: len(clients[submodel]) for submodel in sorted(clients)}
     discarded = tuple(failure for failure in failures if failure.discarded)
-    fleet, seconds = plan.cohort.fleet, None if closed is None else closed.seconds
+    times = simulated_times(plan.config, plan.cohort, cohort, tasks, round_number)
     report = RoundReport(
         round_number=round_number,
         tasks=len(tasks),
@@ -255,9 +255,7 @@ def run_round(
         bytes_up=sum(n * _bytes_up(plan, submodel) for submodel, n in trained.items()),
         failures=tuple(failure for failure in failures if not failure.discarded),
         attempt=attempt,
-        simulated=asdict(fleet.round_times(cohort, tasks, round_number, seconds))
-        if fleet
-        else None,
+        simulated=None if times is None else asdict(times),
         clients=clients,
         notes=tuple(notes),
         wanted=min(len(tasks), plan.config.clients.per_round),

@@ -53,17 +53,6 @@ class ClientsConfig(Part):
     Attributes:
         count: clients in the population.
         per_round: clients whose updates a round wants.
-        over_select: how many times as many clients are asked; the round closes when it has what it
-            wants, and what comes later is discarded.
-        hold: with more asked than wanted, every submodel has its share of the places; a round that
-            has enough updates keeps these for late ones until it lasts so many times as long. At 1
-            places are whoever's comes first.
-        close_after: seconds after which a round closes with a quorum (`server.quorum`).
-        pause: rounds that a client is passed over after a failure, twice as many after every
-            further one in a row; 0 for none.
-        longest_pause: the most rounds that it is passed over.
-        prefer: who is drawn more often: nobody (`any`), or those whose updates have not counted for
-            long (`unheard`), in proportion to the rounds since.
         capability: `tiers`, the paper's rule; `fixed`, always the submodel of one's tier; or
             `devices`, the largest submodel that fits the device in this round.
         spread: for `tiers`, how far a client strays from its tier.
@@ -75,16 +64,21 @@ class ClientsConfig(Part):
             or `turns`, so that a round trains as many different ones as it can.
         small_first: two numbers of rounds: up to the first only the smallest submodel is trained,
             from the second on all are; those between are unlocked in turn.
+        over_select: how many times as many clients are asked; the round closes when it has what it
+            wants, and what comes later is discarded.
+        hold: with more asked than wanted, every submodel has its share of the places; a round that
+            has enough updates keeps these for late ones until it lasts so many times as long. At 1
+            places are whoever's comes first.
+        close_after: seconds after which a round closes with a quorum (`server.quorum`).
+        pause: rounds that a client is passed over after a failure, twice as many after every
+            further one in a row; 0 for none.
+        longest_pause: the most rounds that it is passed over.
+        prefer: who is drawn more often: nobody (`any`), or those whose updates have not counted for
+            long (`unheard`), in proportion to the rounds since.
     """
 
     count: int = 100
     per_round: int = 10
-    over_select: float = 1.0
-    hold: float = 2.0
-    close_after: float | None = None
-    pause: int = 0
-    longest_pause: int = 64
-    prefer: Literal["any", "unheard"] = "any"
     capability: Literal["tiers", "fixed", "devices"] = "tiers"
     spread: int = 2
     devices: tuple[DeviceConfig, ...] = ()
@@ -92,6 +86,12 @@ class ClientsConfig(Part):
     deadline: float | None = None
     choice: Literal["drawn", "turns"] = "drawn"
     small_first: tuple[int, int] | None = None
+    over_select: float = 1.0
+    hold: float = 2.0
+    close_after: float | None = None
+    pause: int = 0
+    longest_pause: int = 64
+    prefer: Literal["any", "unheard"] = "any"
 
     def __post_init__(self) -> None:
         """Refuse cohorts that cannot be drawn."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from nefl.config import RunConfig
 from nefl.errors import ConfigError
 from nefl.server.cohort import CohortPlan
+from nefl.server.devices import RoundTimes
 from nefl.state import ClientFailure, TrainTask
 
 
@@ -181,6 +182,26 @@ def simulated_closing(
     if rule is None or plan.fleet is None or plan.roster is not None:
         return None
     return close_by_clock(tasks, plan.fleet.task_seconds(tasks), rule)
+
+
+def simulated_times(
+    config: RunConfig,
+    plan: CohortPlan,
+    cohort: Sequence[int],
+    tasks: Sequence[TrainTask],
+    round_number: int,
+) -> RoundTimes | None:
+    """Return how long a round and its alternatives take by the same rule, on simulated devices."""
+    rule, fleet = closing_rule(config), plan.fleet
+    if fleet is None:
+        return None
+    if rule is None or plan.roster is not None:
+        return fleet.round_times(cohort, tasks, round_number)
+
+    def closes(some: Sequence[TrainTask], seconds: Sequence[float]) -> float:
+        return close_by_clock(some, seconds, rule).seconds
+
+    return fleet.round_times(cohort, tasks, round_number, closes)
 
 
 def close_by_clock(

@@ -6,7 +6,7 @@ the full model for everyone, and with the full model for those that can hold it.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,8 +50,7 @@ class RoundTimes:
     Attributes:
         nested: until the round closes; as a rule, when the last client with its nested submodel is
             done.
-        full: until as many clients as are wanted would be done if all of them trained the full
-            model.
+        full: the same if all of them trained the full model.
         strong_only: the same if only those that fit the full model trained it.
         strong_clients: how many those are.
         sat_out: clients that fit no submodel at all.
@@ -62,6 +61,14 @@ class RoundTimes:
     strong_only: float
     strong_clients: int
     sat_out: int
+
+
+Closes = Callable[[Sequence[TrainTask], Sequence[float]], float]
+"""When a round ends whose tasks are answered at given seconds."""
+
+
+def _when_all_are_done(_tasks: Sequence[TrainTask], seconds: Sequence[float]) -> float:
+    return max(filter(math.isfinite, seconds), default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +143,7 @@ class Fleet:
         cohort: Sequence[int],
         tasks: Sequence[TrainTask],
         round_number: int,
-        closed: float | None = None,
+        closes: Closes = _when_all_are_done,
     ) -> RoundTimes:
         """Return how long a round takes, and what the alternatives would take.
 
@@ -144,21 +151,15 @@ class Fleet:
             cohort: who was asked.
             tasks: what they were given.
             round_number: the round.
-            closed: when it closed, if that was not when the last of them was done.
+            closes: tells when a round ends, from its tasks and when their replies come.
         """
-        full, wanted = len(self.profiles), self.clients.per_round
-        conditions = {client: self.conditions(client, round_number) for client in cohort}
-        with_full = {c: self.seconds(c, full, conditions[c]) for c in cohort}
-        strong = [c for c in cohort if self.fits(c, full, conditions[c])]
-        return RoundTimes(
-            nested=max(self.task_seconds(tasks), default=0.0) if closed is None else closed,
-            full=_until(wanted, with_full.values()),
-            strong_only=_until(wanted, (with_full[client] for client in strong)),
-            strong_clients=len(strong),
-            sat_out=len(cohort) - len(tasks),
+        full = [TrainTask(round_number, client, len(self.profiles)) for client in cohort]
+        strong = [
+            task
+            for task in full
+            if self.fits(task.client, task.submodel, self.conditions(task.client, round_number))
+        ]
+        nested, for_all, strong_only = (
+            closes(some, self.task_seconds(some)) for some in (tasks, full, strong)
         )
-
-
-def _until(wanted: int, seconds: Iterable[float]) -> float:
-    """Return when so many are done, or all of them if they are fewer."""
-    return max(sorted(seconds)[:wanted], default=0.0)
+        return RoundTimes(nested, for_all, strong_only, len(strong), len(cohort) - len(tasks))

@@ -89,4 +89,5 @@ def ready(
 def ages(pool: Sequence[int], ledger: Tensors, round_number: int) -> Ages:
     """Return for how many rounds each client has not been heard."""
     last = ledger[HEARD].numpy()[np.asarray(pool, np.int64)]
-    return np.maximum(1.0, round_number - last)
+    rounds: Ages = np.maximum(1.0, round_number - last)
+    return rounds

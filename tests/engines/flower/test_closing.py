@@ -90,6 +90,23 @@ def test_a_node_that_hangs_holds_no_round_and_is_asked_no_more(
         assert sum(event["trained"].values()) == 4
 
 
+def test_updates_are_added_as_they_come_and_the_log_has_their_order(
+    few: Settings, tmp_path: Path
+) -> None:
+    settings = with_settings(few, {"rounds": 1, "clients.over_select": 1.5, "clients.hold": 1e6})
+    grid = LocalGrid(site_client(), population(6))
+    node = next(n for n, c in grid.nodes.items() if c["partition-id"] == 5)
+
+    def when_it_is_asked_again(reply: Message) -> None:
+        grid.held[reply.metadata.reply_to_message_id] = reply
+
+    grid.tamper[node] = when_it_is_asked_again
+    [event] = train_on(grid, settings, tmp_path / "run")  # which replays that order
+    assert event["order"][-1] == 5  # its submodel is the largest, whose place was kept
+    assert len(event["order"]) == 4
+    assert not event["failures"]
+
+
 def test_a_soft_deadline_closes_with_a_quorum(few: Settings, tmp_path: Path) -> None:
     settings = with_settings(few, {"rounds": 1, "clients.per_round": 6, "clients.close_after": 1.0})
     [event] = train_on(hung(0), settings, tmp_path / "run")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,7 +29,7 @@ def test_what_a_run_has_done_is_counted(make_run: MakeRun) -> None:
         {"client": c, "submodel": 1, "reason": f"client {c}: no reply in {c + 1}.5 s"}
         for c in range(3)
     ]
-    more = {"bytes_down": 100, "bytes_up": 40, "wall_seconds": 2.0}
+    more: dict[str, Any] = {"bytes_down": 100, "bytes_up": 40, "wall_seconds": 2.0}
     log = [
         {"event": "joined", "node": "7", "name": "kitchen", "client": 0},
         round_line(1, [0.1, 0.2], trained={"1": 1, "2": 1}, failures=failed, **more),

@@ -52,5 +52,8 @@ def test_rounds_that_a_resumed_run_makes_again_count_once() -> None:
 
 
 def test_strange_lines_are_passed_over() -> None:
-    strange = [{"event": "joined", "client": "x"}, {"event": "round", "clients": 3, "failures": 7}]
+    strange: list[dict[str, Any]] = [
+        {"event": "joined", "client": "x"},
+        {"event": "round", "clients": 3, "failures": 7},
+    ]
     assert nodes_of([*strange, {"event": "left", "client": 9}]) == []

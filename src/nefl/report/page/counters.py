@@ -157,8 +157,10 @@ def _families(runs: Sequence[Run]) -> Iterator[tuple[str, str, str, list[str], R
 
 
 def _failures(run: Run) -> Iterator[Failure]:
-    for entry in (*run.rounds, *run.repeated):
+    for entry in run.rounds:
         yield from entry.failures
+    for attempt in run.repeated:
+        yield from attempt.failures
 
 
 def _reasons(failures: Iterable[Failure]) -> list[tuple[str, int]]:

@@ -108,7 +108,7 @@ def _count(clients: Mapping[int, Node], event: Mapping[str, Any]) -> None:
                 clients[client].counted += 1
     failures = event.get("failures")
     for failure in failures if isinstance(failures, list) else ():
-        node = clients.get(failure.get("client")) if isinstance(failure, Mapping) else None
+        node = clients.get(failure.get("client", -1)) if isinstance(failure, Mapping) else None
         if node is not None:
             node.failures += 1
             node.why = str(failure.get("reason", ""))
