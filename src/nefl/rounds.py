@@ -1,11 +1,12 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from nefl.config import RunConfig, ServerConfig
+from nefl.config import RunConfig, ServerConfig, WireFormat
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
@@ -216,15 +217,15 @@ def run_round(
         counted.setdefault(result.task.submodel, []).append(result.task.client)
         losses.append(result.metrics.get("loss", float("nan")))
     trained = {submodel: len(counted[submodel]) for submodel in sorted(counted)}
-    fleet = plan.cohort.fleet
+    fleet, wire = plan.cohort.fleet, plan.config.wire
     report = RoundReport(
         round_number=round_number,
         tasks=len(tasks),
         seconds=monotonic() - started,
         trained=trained,
         loss=sum(losses) / len(losses) if losses else float("nan"),
-        bytes_down=sum(_bytes_down(plan, task.submodel) for task in tasks),
-        bytes_up=sum(n * _bytes_up(plan, submodel) for submodel, n in trained.items()),
+        bytes_down=_bytes(plan, Counter(t.submodel for t in tasks), plan.receives, wire.down),
+        bytes_up=_bytes(plan, trained, plan.sends, wire.up),
         failures=tuple(failures),
         attempt=attempt,
         simulated=asdict(fleet.round_times(cohort, tasks, round_number)) if fleet else None,
@@ -234,12 +235,9 @@ def run_round(
     return total.finish(), report
 
 
-def _bytes_down(plan: Plan, submodel: int) -> int:
-    return travel_bytes(plan.family, submodel, plan.receives, plan.config.wire.down)
-
-
-def _bytes_up(plan: Plan, submodel: int) -> int:
-    return travel_bytes(plan.family, submodel, plan.sends, plan.config.wire.up)
+def _bytes(plan: Plan, counts: Mapping[int, int], sets: Sequence[str], form: WireFormat) -> int:
+    """Return the bytes of so many messages with each submodel."""
+    return sum(n * travel_bytes(plan.family, k, sets, form) for k, n in counts.items())
 
 
 def _counted(
