@@ -3,7 +3,7 @@
     python benchmarks/wire.py bytes
     python benchmarks/wire.py error --data PATH/TO/cifar10
     python benchmarks/wire.py accuracy runs/wire --data PATH/TO/cifar10
-    python benchmarks/wire.py accuracy runs/wire-digits --recipe digits --rounds 20
+    python benchmarks/wire.py accuracy runs/wire-strokes --recipe digit-strokes --rounds 20
 
 `bytes` adds up what a member of some families takes one way. `error` trains some rounds and tells
 how far an update, and the weights, are from what they were after int8 with one scale for a tensor,
