@@ -2,8 +2,8 @@
 
     python benchmarks/wire.py bytes
     python benchmarks/wire.py error --data PATH/TO/cifar10
-    python benchmarks/wire.py accuracy runs/wire --data PATH/TO/cifar10 [--rounds 30]
-    python benchmarks/wire.py accuracy runs/wire-digits --recipe digits
+    python benchmarks/wire.py accuracy runs/wire --data PATH/TO/cifar10
+    python benchmarks/wire.py accuracy runs/wire-strokes --recipe digit-strokes --rounds 20
 
 `bytes` adds up what a member of some families takes one way. `error` trains some rounds and tells
 how far an update, and the weights, are from what they were after int8 with one scale for a tensor,
@@ -15,8 +15,6 @@ checkpoint. It prints the table of those that are there.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,26 +105,20 @@ def coded_as(tensors: list[Tensor], rule: Rule) -> tuple[int, float]:
 
 
 def make_runs(out: Path, recipe: str, data: Path | None, rounds: int) -> None:
-    chosen: dict[str, object] = {"engine.name": "serial", "server.evaluate_every": rounds}
+    chosen: dict[str, Any] = {"rounds": rounds, "server.evaluate_every": rounds}
     if data is not None:
-        chosen["data.root"] = data
-    out.mkdir(parents=True, exist_ok=True)
+        chosen["data.root"] = str(data)
     for seed in SEEDS:
         for down, up in ARMS:
+            arm = {"seed": seed, "engine.name": "serial", "wire.down": down, "wire.up": up}
             folder = out / f"{down}-{up}-{seed}"
             if (folder / "summary.json").exists():
                 continue
-            words = ["train", recipe, "--seed", str(seed), "--rounds", str(rounds)]
-            arm = {**chosen, "wire.down": down, "wire.up": up}
-            words += [word for key, value in arm.items() for word in ("--set", f"{key}={value}")]
-            words += ["--out", str(folder)]
+            print(folder, flush=True)
             if (folder / "config.json").exists():
-                words = ["resume", str(folder)]
-            print("nefl", *words, flush=True)
-            with folder.with_suffix(".log").open("a") as log:
-                command = [sys.executable, "-m", "nefl", *words]
-                if subprocess.run(command, stdout=log, stderr=log).returncode:
-                    sys.exit(f"{folder.name}: failed, see {log.name}")
+                nefl.resume(folder)
+            else:
+                nefl.train(with_settings(recipe_values(recipe), {**chosen, **arm}), folder)
 
 
 def show_accuracy(out: Path) -> None:

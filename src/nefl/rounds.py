@@ -1,12 +1,13 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from time import monotonic
 from typing import Protocol
 
-from nefl.config import RunConfig, ServerConfig
+from nefl.config import RunConfig, ServerConfig, WireFormat
 from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.nesting.rolling import roll
 from nefl.nesting.spec import Family
@@ -245,14 +246,15 @@ def run_round(
     trained = {submodel: len(clients[submodel]) for submodel in sorted(clients)}
     discarded = tuple(failure for failure in failures if failure.discarded)
     times = simulated_times(plan.config, plan.cohort, cohort, tasks, round_number)
+    wire = plan.config.wire
     report = RoundReport(
         round_number=round_number,
         tasks=len(tasks),
         seconds=monotonic() - started,
         trained=trained,
         loss=sum(losses) / len(losses) if losses else float("nan"),
-        bytes_down=sum(_bytes_down(plan, task.submodel) for task in tasks),
-        bytes_up=sum(n * _bytes_up(plan, submodel) for submodel, n in trained.items()),
+        bytes_down=_bytes(plan, Counter(t.submodel for t in tasks), plan.receives, wire.down),
+        bytes_up=_bytes(plan, trained, plan.sends, wire.up),
         failures=tuple(failure for failure in failures if not failure.discarded),
         attempt=attempt,
         simulated=None if times is None else asdict(times),
@@ -294,12 +296,9 @@ def _unusual_order(tasks: Sequence[TrainTask], counted: Sequence[TrainTask]) -> 
     return () if clients == sorted(clients, key=place.__getitem__) else tuple(clients)
 
 
-def _bytes_down(plan: Plan, submodel: int) -> int:
-    return travel_bytes(plan.family, submodel, plan.receives, plan.config.wire.down)
-
-
-def _bytes_up(plan: Plan, submodel: int) -> int:
-    return travel_bytes(plan.family, submodel, plan.sends, plan.config.wire.up)
+def _bytes(plan: Plan, counts: Mapping[int, int], sets: Sequence[str], form: WireFormat) -> int:
+    """Return the bytes of so many messages with each submodel."""
+    return sum(n * travel_bytes(plan.family, k, sets, form) for k, n in counts.items())
 
 
 def _counted(

@@ -25,6 +25,7 @@ FIELDS = {
     "train_macs",
     "train_memory_bytes",
     "payload_bytes",
+    "wire",
 }
 
 
@@ -39,6 +40,10 @@ def test_json_for_programs() -> None:
     assert [s["index"] for s in report["submodels"]] == [1, 2, 3, 4, 5]
     assert all(set(s) >= FIELDS for s in report["submodels"])
     assert report["submodels"][-1]["params"] == 11_173_962
+    sent = report["submodels"][-1]["wire"]
+    assert sent["float32"] == report["submodels"][-1]["payload_bytes"]
+    # Statistics, counters and step sizes stay as they are.
+    assert sent["bfloat16"] == sent["float32"] - 2 * 11_173_962
     assert f"{report['average']['params'] / 1e6:.3f}" == "6.711"
     assert report["min_coverage"] == 1
     assert report["uncovered_without_full"] > 2_000_000, "the outermost channels"

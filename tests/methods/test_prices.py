@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from torch import nn
 
+from nefl.client.drift import ControlVariates
 from nefl.client.within import Within
+from nefl.config import WireConfig
 from nefl.methods import make_family, priced
 from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.inside import train_within
 from nefl.nesting.profile import profile_family
+from nefl.wire.layouts import submodel_scales
 
 FAMILY = make_family("resnet8", "nefl-w", ratios=(0.3, 0.6, 1.0))
 ALONE = tuple(profile_family(FAMILY, SMALL_IMAGES, 8, 1))
@@ -58,6 +61,18 @@ def test_memory_holds_the_activations_of_a_step_and_the_members_own_tensors(
     found = prices(which=which)[2]
     assert found.train_memory_bytes == ALONE[2].train_memory_bytes + more
     assert found.payload_bytes == ALONE[2].payload_bytes + own
+
+
+def test_both_ways_are_counted_in_their_formats() -> None:
+    sent = priced(ALONE, FAMILY, ControlVariates(), 4, wire=WireConfig("bfloat16", "int8"))[2]
+    roles = FAMILY.roles(3)
+    parameters = sum(i.numel for n, i in FAMILY.layout(3).items() if roles[n] == "parameter")
+    small = parameters - 3  # of its three blocks the step sizes stay as they are, like statistics
+    plain = ALONE[2].payload_bytes + 4 * parameters  # with a control variate for each
+    scales = sum(submodel_scales(FAMILY, 3).values())
+    assert sent.down_bytes == plain - 2 * small
+    assert sent.up_bytes == plain - 3 * small + 4 * scales
+    assert sent.payload_bytes == (sent.down_bytes + sent.up_bytes) // 2
 
 
 def test_activations_are_those_of_the_batch() -> None:

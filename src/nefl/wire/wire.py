@@ -235,7 +235,7 @@ def _joined(tensors: Tensors, coded: Mapping[str, Coded], form: WireFormat) -> d
 def _decoded(tensors: Tensors, scales: Mapping[str, int], form: WireFormat) -> dict[str, Tensor]:
     decoded = {name: tensor for name, tensor in tensors.items() if name != SCALES}
     counts = list(scales.values()) if form == "int8" else [0] * len(scales)
-    parts = tensors.get(SCALES, torch.empty(0)).split(counts)
+    parts = torch.split(tensors.get(SCALES, torch.empty(0)), counts)
     for name, part in zip(scales, parts, strict=True):
         coded = Coded(tensors[name], part)
         check_codes(name, coded)
