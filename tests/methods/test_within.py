@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,24 @@ def test_a_step_is_made_where_a_member_was_trained_within_alone(tiny: dict[str, 
     total.add(update)
     after, old = total.finish(), state.per_submodel[0]["norm.weight"]
     torch.testing.assert_close(after.per_submodel[0]["norm.weight"], old + 2)
+
+
+@pytest.mark.parametrize("average", ["mean", "median"])
+def test_an_own_submodel_that_was_never_drawn_has_no_say(
+    tiny: dict[str, Any], average: str
+) -> None:
+    setting = assemble(config_from(tiny))
+    state, undrawn = pretended(setting)
+    undrawn.trained["member/1/norm.weight"].add_(1)
+    drawn = replace(pretended(setting)[1], task=TrainTask(1, 1, 2))
+    drawn.trained["norm.weight"].add_(2)
+    total = make_aggregate(state, setting.family, ServerConfig(average=average))
+    total.add(undrawn)
+    total.add(drawn)
+    after = total.finish().per_submodel
+    for number, moved in ((0, 1), (1, 2)):
+        old = state.per_submodel[number]["norm.weight"]
+        torch.testing.assert_close(after[number]["norm.weight"], old + moved)
 
 
 def pretended(setting: Setting) -> tuple[ServerState, ClientUpdate]:

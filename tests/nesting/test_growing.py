@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from nefl.methods import make_family
+from nefl.config import ModelConfig
+from nefl.methods import family_of, make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.growing import unlock
 from nefl.nesting.inside import members_inside
+from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
@@ -66,3 +68,34 @@ def test_it_is_not_done_twice() -> None:
     state = trained(family, [1, 2])
     assert unlock(state, family, 2, 2) is state
     assert unlock(state, family, 5, 5) is state
+
+
+@pytest.mark.parametrize(
+    ("model", "signature", "axes"),
+    [
+        (
+            "decoder_tiny",
+            Signature((8,), 16, tokens=16, each_token=True),
+            {"q_proj.weight": (2,), "o_proj.weight": (1, 2), "up_proj.weight": (1,)},
+        ),
+        (
+            "vit_tiny",
+            Signature((3, 32, 32), 10),
+            {"in_proj_weight": (3,), "out_proj.weight": (1, 2)},
+        ),
+    ],
+)
+def test_new_channels_and_heads_hand_on_nothing(
+    model: str, signature: Signature, axes: dict[str, tuple[int, ...]]
+) -> None:
+    family = family_of(ModelConfig(model, "nefl-w", ratios=(0.3, 1.0)), signature)
+    grown = unlock(family.initial_state(0), family, 1, 2)
+    for ending, inputs in axes.items():
+        name = next(name for name in grown.shared if name.endswith(ending))
+        weight, old = grown.shared[name], family.layout(1)[name].shape
+        places = torch.stack(torch.meshgrid(*map(torch.arange, weight.shape), indexing="ij"))
+        new = [places[axis] >= old[axis] for axis in range(weight.ndim)]
+        from_new = torch.stack([new[axis] for axis in inputs]).any(0)
+        to_new = torch.stack([n for axis, n in enumerate(new) if axis not in inputs]).any(0)
+        assert from_new.any(), name
+        assert torch.equal(weight == 0, from_new & ~to_new), name

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 import torch.fx
@@ -84,6 +85,8 @@ class DecoderDesign:
 class ToHeads(nn.Module):
     """The linear map from the stream to all heads; its weight is [heads, head_dim, dim]."""
 
+    input_axes: ClassVar = {"weight": (2,)}
+
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(heads, head_dim, dim))
@@ -98,6 +101,8 @@ class ToHeads(nn.Module):
 
 class FromHeads(nn.Module):
     """The linear map from all heads back to the stream; its weight is [dim, heads, head_dim]."""
+
+    input_axes: ClassVar = {"weight": (1, 2)}
 
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()

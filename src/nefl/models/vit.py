@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +85,8 @@ class SelfAttention(nn.Module):
             that a narrower head is the leading part of the full one in all that it computes.
     """
 
+    input_axes: ClassVar = {"in_proj_weight": (3,)}
+
     def __init__(
         self, dim: int, heads: int, head_dim: int, full_head_dim: int | None = None
     ) -> None:
@@ -108,6 +111,8 @@ class SelfAttention(nn.Module):
 
 class HeadsToStream(nn.Module):
     """The linear map from all heads back to the stream, with its head axes explicit."""
+
+    input_axes: ClassVar = {"weight": (1, 2)}
 
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()

@@ -19,7 +19,9 @@ from nefl.nesting.spec import Family
 from nefl.state import ServerState
 
 _CONNECTIONS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules whose weights go from channels on axis 1 to channels on axis 0."""
+"""Modules whose weights go from channels on axis 1 to channels on axis 0. Others say themselves, as
+`input_axes`, by which axes of their parameters channels come in.
+"""
 
 
 @torch.no_grad()
@@ -35,41 +37,47 @@ def unlock(state: ServerState, family: Family, before: int, now: int) -> ServerS
     for submodel in range(before + 1, now + 1):
         known = range(1, submodel)
         shared = dict(state.shared)
-        for name in _connections(family, submodel):
+        for name, axes in _connections(family, submodel).items():
             if name in shared:
-                shared[name] = _without_new_inputs(shared[name], name, family, submodel, known)
+                shared[name] = _without_new_inputs(
+                    shared[name], name, axes, family, submodel, known
+                )
         own = list(state.per_submodel)
         own[submodel - 1] = _taken_over(state, family, submodel)
         state = replace(state, shared=shared, per_submodel=tuple(own))
     return state
 
 
-def _connections(family: Family, submodel: int) -> list[str]:
-    """Return the weights of a submodel that go from channels to channels."""
-    named = family.meta_module(submodel).named_modules()
-    grouped = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return [
-        f"{prefix}.weight"
-        for prefix, child in named
-        if isinstance(child, _CONNECTIONS) and not (isinstance(child, grouped) and child.groups > 1)
-    ]
+def _connections(family: Family, submodel: int) -> dict[str, tuple[int, ...]]:
+    """Return the weights of a submodel that go from channels to channels, with the axes of the
+    channels that they come from.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for prefix, child in family.meta_module(submodel).named_modules():
+        grouped = getattr(child, "groups", 1) > 1
+        plain = {"weight": (1,)} if isinstance(child, _CONNECTIONS) and not grouped else {}
+        for name, axes in getattr(child, "input_axes", plain).items():
+            found[f"{prefix}.{name}"] = axes
+    return found
 
 
 def _without_new_inputs(
-    whole: Tensor, name: str, family: Family, submodel: int, known: Sequence[int]
+    whole: Tensor,
+    name: str,
+    axes: Sequence[int],
+    family: Family,
+    submodel: int,
+    known: Sequence[int],
 ) -> Tensor:
     """Return a weight whose new inputs do not reach outputs that were there."""
     corners = [info.shape for k in known if (info := family.layout(k).get(name)) is not None]
     if not corners:
         return whole  # of a new block: its step size is 0
+    shape = family.layout(submodel)[name].shape
+    old = [max(sizes) for sizes in zip(*corners, strict=True)]
     fresh = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
-    old_outputs = max(shape[0] for shape in corners)
-    fresh[corner((old_outputs, *family.layout(submodel)[name].shape[1:]))] = True
-    for shape in corners:
-        fresh[corner(shape)] = False
-    # Only inputs that are new: an output that was there may be fresh in a narrower column too.
-    old_inputs = max(shape[1] for shape in corners)
-    fresh[:, :old_inputs] = False
+    fresh[corner(n if axis in axes else old[axis] for axis, n in enumerate(shape))] = True
+    fresh[corner(old[axis] if axis in axes else n for axis, n in enumerate(shape))] = False
     return whole.masked_fill(fresh, 0)
 
 

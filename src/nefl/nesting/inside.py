@@ -95,22 +95,26 @@ def of_member(tensors: Tensors, member: int) -> dict[str, Tensor]:
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
 
-def trained_within(
+def trained_own(
     trained: Tensors, state: ServerState, family: Family, submodel: int
-) -> tuple[int, ...]:
-    """Return the members that an update trained inside a submodel, by number.
+) -> dict[int, Tensors]:
+    """Return whose own tensors an update has trained, with these, by number: the submodel's itself,
+    and those of the members inside it.
 
-    One whose own tensors all came back as they went out was not: it was not drawn, or it is not
-    its time yet. It has no say in what becomes of them.
+    Where there are members, one whose own tensors all came back as they went out was not trained:
+    it was not drawn, or it is not its time yet. It has no say in what becomes of them.
     """
-    return tuple(
-        m
-        for m in family.members_within(submodel)
-        if any(
-            not torch.equal(tensor, state.per_submodel[m - 1][name].to(tensor.device))
-            for name, tensor in of_member(trained, m).items()
-        )
-    )
+    members = family.members_within(submodel)
+    if not members:
+        return {submodel: trained}
+    found = {m: of_member(trained, m) for m in members} | {
+        submodel: {name: trained[name] for name in family.own_names(submodel)}
+    }
+    return {m: own for m, own in found.items() if _moved(own, state.per_submodel[m - 1])}
+
+
+def _moved(own: Tensors, before: Tensors) -> bool:
+    return any(not torch.equal(t, before[name].to(t.device)) for name, t in own.items())
 
 
 def member_layout(family: Family, submodel: int) -> dict[str, TensorInfo]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nefl.nesting.corners import corner
-from nefl.nesting.inside import of_member, trained_within
+from nefl.nesting.inside import trained_own
 from nefl.nesting.spec import Family, Layout
 from nefl.server.check import check_sums, check_update
 from nefl.state import ClientUpdate, ServerState, Sums, Tensors
@@ -71,10 +71,9 @@ class Aggregate:
         weight = update.examples if self._weighting == "examples" else 1
         self._shared.add(task.submodel, update.trained, weight)
         self._weights[task.submodel] += weight
-        self._add_own(task.submodel, update.trained, weight)
-        within = trained_within(update.trained, self._state, self._family, task.submodel)
-        for member in within:
-            self._add_own(member, of_member(update.trained, member), weight)
+        own = trained_own(update.trained, self._state, self._family, task.submodel)
+        for submodel, trained in own.items():
+            self._add_own(submodel, trained, weight)
         self._clients.add(task.client)
 
     def merge(self, sums: Sums) -> None:

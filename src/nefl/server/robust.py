@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from nefl.nesting.corners import corner
-from nefl.nesting.inside import of_member, trained_within
+from nefl.nesting.inside import trained_own
 from nefl.nesting.spec import Family
 from nefl.server.check import check_update
-from nefl.state import ClientUpdate, ServerState
+from nefl.state import ClientUpdate, ServerState, Tensors
 
 CHUNK = 1 << 22
 """Values that are sorted at once: bounds the memory that a large tensor takes."""
@@ -82,14 +82,13 @@ class RobustAggregate:
             )
         return ServerState(self._state.round_number + 1, shared, tuple(own))
 
-    def _updates_of(self, number: int) -> list[dict[str, Tensor]]:
+    def _updates_of(self, number: int) -> list[Tensors]:
         """Return what trained a submodel's own tensors, within larger ones too."""
-        return [
-            tensors if submodel == number else of_member(tensors, number)
+        found = (
+            trained_own(tensors, self._state, self._family, submodel)
             for submodel, tensors in self._updates.values()
-            if number == submodel
-            or number in trained_within(tensors, self._state, self._family, submodel)
-        ]
+        )
+        return [own[number] for own in found if number in own]
 
     def _vote(self, old: Tensor, votes: Sequence[Tensor]) -> Tensor:
         if not votes:

@@ -13,7 +13,7 @@ from torch import Tensor
 from nefl.config import ServerConfig
 from nefl.errors import OwnCodeError
 from nefl.nesting.coverage import cells
-from nefl.nesting.inside import trained_within
+from nefl.nesting.inside import trained_own
 from nefl.nesting.sets import memory_layout, set_layout, sets_of, shared_set_layout
 from nefl.nesting.spec import Family
 from nefl.own_code import own_code, place_of
@@ -128,8 +128,7 @@ class Stepped:
             total.add(replace(update, trained={**update.trained, **update.sent[name]}, sent={}))
         submodel = update.task.submodel
         self._clients[submodel] += 1
-        within = trained_within(update.trained, self._state, self._family, submodel)
-        for each in (submodel, *within):
+        for each in trained_own(update.trained, self._state, self._family, submodel):
             self._own_clients[each] += 1
 
     @torch.no_grad()
