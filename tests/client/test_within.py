@@ -148,6 +148,7 @@ def test_a_client_with_nothing_inside_trains_as_ever() -> None:
         ({"every": 0}, "every is 0: give a whole number from 1"),
         ({"from_round": 1.5}, "from_round is 1.5: give a whole number from 1"),
         ({"teaching": 1.1}, "teaching is 1.1: give a share from 0 to 1"),
+        ({"temperature": 2.0}, "temperature without a teacher"),
         ({"temperature": 0}, "temperature is 0: give a number above 0"),
         ({"which": "one", "teacher": "none", "weight": 2.0}, "every, weight and fade: with which"),
         ({"which": "one", "teacher": "largest"}, "nobody to learn from; set teacher to 'none'"),

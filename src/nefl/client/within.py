@@ -17,6 +17,9 @@ Which = Literal["own", "one", "drawn", "smallest", "smallest+drawn", "all"]
 Teacher = Literal["none", "largest", "best", "mutual"]
 Trains = Literal["all", "own"]
 
+DEFAULTS = {"teaching": 0.5, "temperature": 1.0}
+"""What teaching has where nothing is said."""
+
 REMEMBERED = 0.9
 """How much of a running loss stays in each step, where the best member teaches."""
 
@@ -50,8 +53,8 @@ class Within(Objective):
     every: int = 1
     from_round: int = 1
     teacher: Teacher = "none"
-    teaching: float = 0.5
-    temperature: float = 1.0
+    teaching: float = DEFAULTS["teaching"]
+    temperature: float = DEFAULTS["temperature"]
     trains: Trains = "all"
 
     def __post_init__(self) -> None:
@@ -69,6 +72,12 @@ class Within(Objective):
         require(0 <= self.teaching <= 1, f"teaching is {self.teaching}: give a share from 0 to 1")
         require(
             0 < self.temperature < 1e6, f"temperature is {self.temperature}: give a number above 0"
+        )
+        unused = [key for key in ("teaching", "temperature") if getattr(self, key) != DEFAULTS[key]]
+        require(
+            self.teacher != "none" or not unused,
+            f"{' and '.join(unused)} without a teacher: nobody learns from another; set teacher "
+            "or leave it out",
         )
         require(
             self.which != "one" or self.teacher == "none",

@@ -213,6 +213,8 @@ def test_simulated_devices_decide_and_need_what_they_rest_on(tmp_path: Path) -> 
     assert [read_order(m.content).task.submodel for m in trained] == [2] * 5
     with pytest.raises(ConfigError, match="give NestedStrategy profiles="):
         NestedStrategy(FAMILY, clients)
+    with pytest.raises(ConfigError, match="family: its submodels train others inside them"):
+        NestedStrategy(make_family("resnet8", "within", input_shape=(1, 8, 8)), CLIENTS)
     with pytest.raises(ConfigError, match=r"engine\.flower\.measure"):
         NestedStrategy(FAMILY, CLIENTS, flower=FlowerConfig(measure=True))
     registry = tmp_path / "nodes.toml"

@@ -272,6 +272,11 @@ class NestedStrategy(Strategy):
             raise ConfigError(
                 f"{len(self._profiles)} profiles for {len(self._family)} submodels; give one each"
             )
+        if self._family.within:
+            raise ConfigError(
+                "family: its submodels train others inside them, which a train function of your "
+                "own does not; give the family without, or run nefl.flower.serve"
+            )
         if self._config.clients.small_first is not None:
             raise ConfigError(
                 "clients.small_first: Flower's loop counts rounds that fail too, by which nothing "
