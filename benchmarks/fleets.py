@@ -4,10 +4,11 @@
 
 Protocol, written before any run. Three fleets; what a device has is a share of what the full model
 takes: training memory, time of a round, memory to run. For each fleet and seed the same run is
-trained twice: with the family that `nefl design` chooses for the fleet, and with the family of the
-model's usual ratios. In both a client trains the largest member that fits its device. Afterwards a
-kind of device is worth the accuracy of the largest member that keeps to all of its budgets; with
-the usual ratios that may be none, which counts as 0. Told are the worst kind and the mean over the
+trained twice: with the family that `nefl design` chooses for the fleet, and with a family by ratios
+in which every kind has the largest ratio, in steps of 0.05, whose member keeps to its budgets, as
+one would find by trying. In both a client trains the largest member that fits its device.
+Afterwards a kind of device is worth the accuracy of the largest member that keeps to all of its
+budgets; if there is none, that counts as 0. Told are the worst kind and the mean over the
 population. The design wins on a fleet if both are higher in the mean over seeds.
 
 Then, of the first seed's designed run on each fleet, members are cut and scored at random (a search
@@ -37,6 +38,8 @@ from nefl.fleet.searching import search_run
 from nefl.recipes import recipe_values
 
 DEADLINE = 60.0
+STEP = 5
+"""Hundredths between two ratios that are tried."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,27 @@ def full_costs(config: RunConfig) -> tuple[Costs, int]:
     return costs, int(setting.partition.sizes.max()) * config.local.epochs
 
 
-def by_ratio(fitted: FittedFamily) -> RunConfig:
-    """Return the same run with the usual ratios."""
-    return replace(fitted.config, model=replace(fitted.config.model, members=()))
+def by_ratio(fitted: FittedFamily, fleet: FleetFile) -> RunConfig:
+    """Return the same run with the largest ratios that fit the fleet's devices."""
+
+    def config(*ratios: float) -> RunConfig:
+        model = replace(fitted.config.model, members=(), ratios=(*ratios, 1.0))
+        return replace(fitted.config, model=model)
+
+    def fitting(hundredths: int) -> set[str]:
+        run = config(hundredths / 100)
+        return {kind for kind, there in worth(fleet, run, (1.0, 0.0)).items() if there}
+
+    # Of two members the larger one's worth is 0 here: what is left are kinds that have the smaller.
+    left, ratios = {kind.name for kind in fleet.devices}, []
+    left -= {kind for kind, there in worth(fleet, config(), (1.0,)).items() if there}
+    for hundredths in range(100 - STEP, 0, -STEP):
+        if found := fitting(hundredths) & left:
+            left -= found
+            ratios.append(hundredths / 100)
+        if not left:
+            break
+    return config(*reversed(ratios))
 
 
 def trained(config: RunConfig, folder: Path) -> list[float]:
@@ -144,8 +165,9 @@ def main() -> None:
     for name in given.fleets:
         fleet = fleet_for(FLEETS[name], *full_costs(base))
         fitted = fit_family(base, fleet)
+        ratios = by_ratio(fitted, fleet)
         for seed in given.seeds:
-            for family, config in (("designed", fitted.config), ("ratios", by_ratio(fitted))):
+            for family, config in (("designed", fitted.config), ("ratios", ratios)):
                 run = replace(config, seed=seed)
                 found = worth(fleet, run, trained(run, given.out / f"{name}-{family}-{seed}"))
                 average = sum(fleet.share(k) * found[k.name] for k in fleet.devices)

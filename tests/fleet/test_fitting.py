@@ -120,6 +120,7 @@ def test_costs_of_the_method_count() -> None:
     check_kept(found, fleet)
     assert found.family.specs[1].width == 0.5, "the member inside takes time too"
     assert found.family.within == ((), (1,), (1,))
+    assert found.placements[1].why.startswith("with what the method adds width 0.75")
 
 
 def test_members_nest_and_are_no_more_than_asked_for() -> None:

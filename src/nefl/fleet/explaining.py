@@ -102,6 +102,11 @@ def _nearest_break(
     near = min(broken, key=excess)
     budget = max(limits, key=lambda name: float(uses[name][near]) / limits[name])
     used, limit = float(uses[budget][near]), limits[budget]
+    if used <= limit:  # by itself it would fit
+        return (
+            f"with what the method adds {candidates.describe(near)} would take more than "
+            f"{show_amount(budget, limit)} {budget}"
+        )
     return (
         f"{candidates.describe(near)} would take {show_amount(budget, used)} of "
         f"{show_amount(budget, limit)} {budget}"

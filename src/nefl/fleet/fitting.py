@@ -1,6 +1,6 @@
 """From a fleet to a family: every kind of device the best member that it can train and run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -29,19 +29,13 @@ from nefl.server.devices import Numbers
 COVERAGE = 0.05
 """The share of the population that must be able to train each element."""
 
+ROUNDING = 1e-9
+"""What shares of a population may miss by being added up."""
+
 ATTEMPTS = 30
 """How often budgets are narrowed where the method costs more than its members alone."""
 
-Score = Callable[[Setting, Candidates], Numbers]
-"""Gives each candidate a number above 0, the higher the better."""
-
-
 _listed_once = lru_cache(maxsize=8)(list_candidates)
-
-
-def score_by_size(_: Setting, candidates: Candidates) -> Numbers:
-    """Score members by their size alone, without training."""
-    return size_score(candidates)
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,6 @@ def fit_family(
     *,
     members: int = 5,
     coverage: float = COVERAGE,
-    score: Score = score_by_size,
 ) -> FittedFamily:
     """Design a family for a fleet.
 
@@ -106,7 +99,6 @@ def fit_family(
         fleet: the devices.
         members: how many members there may be, the full model among them.
         coverage: the share of the population that must be able to train each element.
-        score: what tells a better member from a worse one.
 
     Raises:
         ConfigError: naming the devices and the budgets that nothing fits, or the method that
@@ -116,17 +108,18 @@ def fit_family(
         raise ConfigError(f"members {members}, coverage {coverage}: give 1 or more, and 0 to 1")
     setting, _ = check_run(_with_full_alone(config))
     candidates = _candidates(setting)
-    scores = score(setting, candidates)
+    scores = size_score(candidates)
     fits = _Fits(setting, fleet)
     full = len(candidates) - 1
+    wanted = 1.0 if members == 1 else coverage
     for _ in range(ATTEMPTS):
         groups = fits.groups(candidates.costs)
         if any(not group.fits.any() for group in groups):
             raise nothing_fits(fits.uses(candidates.costs), fits.limits, candidates, config, fleet)
         able = sum(group.share for group in groups if group.fits[full])
-        if not able or able < coverage or (members == 1 and able < 1):
+        if not able or able < wanted - ROUNDING:
             uses = fits.uses(candidates.costs)
-            raise no_coverage(able, coverage, uses, fits.limits, candidates, fleet, groups)
+            raise no_coverage(able, wanted, uses, fits.limits, candidates, fleet, groups)
         chosen = choose_chain(candidates, scores, groups, members)
         kept = sorted({*chosen.values(), full}, key=lambda c: candidates.costs.params[c])
         listed = tuple(candidates.member(c) for c in kept)
@@ -218,7 +211,6 @@ def _with_full_alone(config: RunConfig) -> RunConfig:
         full = MemberConfig(rank=max(known.ranks), blocks=deepest)
         options = {k: v for k, v in options.items() if k not in ("ranks", "depths")}
     alone = replace(model, ratios=None, members=(full,), options=options)
-    # What is drawn inside a member needs one that is smaller: the family comes with them later.
     return replace(config, model=alone, published=PublishedConfig())
 
 
