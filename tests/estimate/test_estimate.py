@@ -156,6 +156,16 @@ def test_steps_are_measured_or_follow_by_their_work(
     assert steps[5].seconds == pytest.approx(16.0 * ratio)
 
 
+@pytest.mark.parametrize("method", ["fedprox", "scaffold", "feddyn"])
+def test_steps_of_methods_that_need_what_the_server_sends(
+    quick: dict[str, Any], method: str
+) -> None:
+    setting, _ = check_run(config_from(quick | {"model": {"name": "resnet8", "method": method}}))
+    steps = measure_steps(setting, setting.profiles(), seconds=0)
+    assert steps[1].measured
+    assert steps[1].seconds > 0
+
+
 def test_measuring_leaves_the_global_generator_alone(run: RunConfig) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
