@@ -13,7 +13,7 @@ from nefl.data import partition_clients
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError, DataError, NeflError
 from nefl.estimate import check_run, estimate_run, timing
-from nefl.estimate.cost import cost_of
+from nefl.estimate.cost import cost_of, drawn_numbers
 from nefl.estimate.timing import StepTime, measure_steps
 from nefl.methods import family_of
 from nefl.nesting.coverage import min_coverage
@@ -87,6 +87,18 @@ def test_recipes_have_a_cost(name: str) -> None:
     assert sum(each.share for each in cost.submodels) == pytest.approx(1)
     assert cost.seconds is None
     assert not any(note.startswith("coverage") for note in cost.notes)
+
+
+def test_rounds_are_drawn_from_all_of_a_run(quick: dict[str, Any]) -> None:
+    """Half of the run trains the smallest submodel alone, the other half all of them."""
+    clients = quick["clients"] | {"small_first": [500, 501]}
+    cost = estimate_run(config_from(quick | {"rounds": 1000, "clients": clients}), timed=False)
+    usual = estimate_run(config_from(quick | {"rounds": 1000}), timed=False)
+    for each, always in zip(cost.submodels[1:], usual.submodels[1:], strict=True):
+        assert each.share == pytest.approx(always.share / 2, abs=0.05)
+    assert not any(note.startswith("coverage") for note in cost.notes)
+    assert drawn_numbers(4) == [1, 2, 3, 4]
+    assert drawn_numbers(201)[::199] == [1, 201]
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from nefl.state import TrainTask
 from nefl.wire.layouts import travel_bytes
 
 SAMPLED_ROUNDS = 200
-"""Rounds of a run that are drawn to see who trains what; the rest is taken to be alike."""
+"""Rounds of a run that are drawn to see who trains what, evenly from first to last; those between
+are taken to be alike."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,14 @@ def _drawn_rounds(setting: Setting) -> list[list[TrainTask]]:
     plan = setting.plan.cohort
     return [
         assign_submodels(sample_cohort(plan, number), plan, number)
-        for number in range(1, min(setting.config.rounds, SAMPLED_ROUNDS) + 1)
+        for number in drawn_numbers(setting.config.rounds)
     ]
+
+
+def drawn_numbers(rounds: int) -> list[int]:
+    """Return the rounds that are drawn: all, or the middles of equal parts of the run."""
+    parts = min(rounds, SAMPLED_ROUNDS)
+    return [1 + (2 * part + 1) * rounds // (2 * parts) for part in range(parts)]
 
 
 def _in_time(setting: Setting, tasks: list[TrainTask]) -> list[TrainTask]:
@@ -187,10 +194,11 @@ def _server_memory(plan: Plan) -> int:
 
 def _coverage_notes(setting: Setting, counts: Mapping[int, int]) -> list[str]:
     missing = sum(uncovered(setting.family, [k for k, n in counts.items() if n]).values())
-    among = min(setting.config.rounds, SAMPLED_ROUNDS)
+    rounds = setting.config.rounds
+    among = f"{SAMPLED_ROUNDS} of {rounds}" if rounds > SAMPLED_ROUNDS else f"all {rounds}"
     note = (
-        f"coverage: nobody trains {missing} elements of the global model in the first {among} "
-        "rounds; give more clients a larger submodel"
+        f"coverage: nobody trains {missing} elements of the global model in {among} rounds; give "
+        "more clients a larger submodel"
     )
     return [note] if missing else []
 
