@@ -143,6 +143,36 @@ def test_time_follows_from_the_steps(run: RunConfig) -> None:
     assert two.memory_here > cost.memory_here
 
 
+def test_members_within_cost_by_their_work_in_training_alone(quick: dict[str, Any]) -> None:
+    options = {"family": "nefl-w", "from_round": 3, "every": 2}
+    model = {"name": "resnet8", "method": "within", "method_options": options}
+    setting, _ = check_run(config_from(quick | {"model": model}))
+    plain = profile_family(setting.family, setting.task.signature, 8)
+    times = {k: StepTime(8.0, measured=True) for k in range(1, 6)}  # a second an example
+    # In half of the rounds, half of the steps run the smallest too.
+    each = {k: 1 + 0.25 * plain[0].train_macs / plain[k - 1].train_macs for k in range(2, 6)}
+    each[1] = 1.0
+    cost = cost_of(setting, setting.profiles(), (), times)
+    training = sum(10 * each[task.submodel] for n in range(1, 5) for task in _tasks(setting, n))
+    assert cost.seconds == pytest.approx(training + 2 * 5 * 100 / PASSES)
+    for row in cost.submodels:
+        assert row.step_seconds == pytest.approx(8 * each[row.profile.index])
+
+
+def test_what_is_timed_is_the_submodel_alone(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"name": "resnet8", "method": "within", "method_options": {"which": "all"}}
+    timed = []
+    monkeypatch.setattr(timing, "SECONDS", 60)
+    monkeypatch.setattr(
+        timing, "_time_step", lambda setting, *_: timed.append(setting.family.within) or 1.0
+    )
+    estimate_run(config_from(quick | {"model": model}))
+    assert timed
+    assert not any(timed)
+
+
 def test_static_norms_cost_a_pass_over_the_training_data(quick: dict[str, Any]) -> None:
     config = config_from(quick | {"model": {"name": "resnet8", "method": "heterofl"}})
     setting, _ = check_run(config)

@@ -33,7 +33,8 @@ class SubmodelCost:
     Attributes:
         profile: what it costs by itself.
         share: how often it is trained, out of all tasks.
-        step_seconds: time of one local step on this machine, if it is known.
+        step_seconds: time of one local step on this machine, if it is known; the mean where steps
+            differ in the members that they train within.
         measured: whether that time was measured or follows from another submodel's.
     """
 
@@ -96,8 +97,8 @@ def cost_of(
         setting: the run.
         profiles: what its submodels cost, for its batch size and optimiser.
         notes: what was found when it was checked.
-        step_times: what local steps of its submodels take here, by number; without them the time
-            stays unknown.
+        step_times: what local steps of its submodels alone take here, by number; without them the
+            time stays unknown.
     """
     config, family = setting.config, setting.family
     asked = _drawn_rounds(setting)
@@ -122,6 +123,7 @@ def cost_of(
     copies = 2 * workers * slot + _state_bytes(family) if workers else 0
     memory_here = server_memory + copies + max(1, workers) * client_memory
     times = step_times or {}
+    steps = _training_steps(setting, profiles, times)
     return RunCost(
         config=config,
         family=family.source,
@@ -129,7 +131,7 @@ def cost_of(
             SubmodelCost(
                 profile,
                 counts[profile.index] / drawn,
-                times[profile.index].seconds if profile.index in times else None,
+                steps.get(profile.index),
                 profile.index in times and times[profile.index].measured,
             )
             for profile in profiles
@@ -144,7 +146,7 @@ def cost_of(
         total_bytes=sent,
         total_macs=macs,
         workers=workers,
-        seconds=_seconds(setting, rounds, times, max(1, workers)) if times else None,
+        seconds=_seconds(setting, rounds, times, steps, max(1, workers)) if times else None,
         notes=(*notes, *_coverage_notes(setting, counts), *_memory_notes(memory_here)),
         tokens=setting.task.signature.numel if setting.task.signature.tokens else 0,
     )
@@ -215,16 +217,33 @@ def _memory_notes(needed: int) -> list[str]:
     return [note] if needed > there else []
 
 
+def _training_steps(
+    setting: Setting, profiles: Sequence[SubmodelProfile], times: Mapping[int, StepTime]
+) -> dict[int, float]:
+    """Return the seconds of a step on average, with the members within by their work."""
+    if not setting.family.within:
+        return {k: time.seconds for k, time in times.items()}
+    alone = setting.alone().profiles()
+    return {
+        k: time.seconds * profiles[k - 1].train_macs / alone[k - 1].train_macs
+        for k, time in times.items()
+    }
+
+
 def _seconds(
     setting: Setting,
     rounds: Sequence[Sequence[TrainTask]],
     times: Mapping[int, StepTime],
+    steps: Mapping[int, float],
     workers: int,
 ) -> float:
-    """Return the time of all rounds, shared out among workers as the engine does."""
+    """Return the time of all rounds, shared out among workers as the engine does.
+
+    A submodel is evaluated alone, whatever is trained inside it.
+    """
     config = setting.config
     batch, sizes = config.local.batch_size, setting.partition.sizes
-    an_example = {k: time.seconds / batch for k, time in times.items()}
+    an_example = {k: seconds / batch for k, seconds in steps.items()}
     training = 0.0
     for tasks in rounds:
         busy = [0.0] * workers
@@ -234,6 +253,7 @@ def _seconds(
         training += max(busy)
     measures = needs_measuring(setting.family, recalibrate=config.server.recalibrate)
     scored = setting.test_examples + (len(setting.partition.indices) if measures else 0)
-    evaluation = scored * sum(an_example.values()) / PASSES / workers
+    forward = sum(time.seconds for time in times.values()) / batch / PASSES
+    evaluation = scored * forward / workers
     evaluations = -(-config.rounds // config.server.evaluate_every)
     return training * config.rounds / len(rounds) + evaluations * evaluation

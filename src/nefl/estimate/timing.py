@@ -32,7 +32,7 @@ and of a single value there are no statistics."""
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What one local step of a submodel takes.
+    """What one local step of a submodel alone takes, with nothing trained inside it.
 
     Attributes:
         seconds: for a full batch.
@@ -49,8 +49,8 @@ def measure_steps(
     """Measure local steps of the submodels on the first examples, the cheapest first.
 
     Args:
-        setting: the run.
-        profiles: what its submodels cost, for its batch size.
+        setting: the run, without members within: steps differ in which of them they train.
+        profiles: what its submodels cost alone, for its batch size.
         seconds: time to spend at most, but for the first measurement.
 
     Returns:

@@ -38,6 +38,7 @@ from nefl.methods import (
 )
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.models.table import MODELS
+from nefl.nesting.inside import alone
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
@@ -196,6 +197,10 @@ class Setting:
     def profiles(self) -> tuple[SubmodelProfile, ...]:
         """Return what the submodels cost in this run, smallest first."""
         return run_profiles(self.config, self.family, self.task.signature)
+
+    def alone(self) -> "Setting":
+        """Return the run without what is trained inside its submodels, to price or time them."""
+        return replace(self, family=alone(self.family))
 
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""
@@ -367,7 +372,7 @@ def run_profiles(
     # What the user's own code builds may have no hash to be remembered by.
     own = own_model(config.model) or method_reference(config.model.method) is not None
     count = profile_family if own else counted_once
-    counted = count(family, signature, config.local.batch_size, copies)
+    counted = count(alone(family), signature, config.local.batch_size, copies)
     return priced(counted, family, objective, config.rounds, copies, config.wire)
 
 
