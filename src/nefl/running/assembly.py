@@ -283,7 +283,9 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     fleet = None
     if config.clients.capability == "devices":
         profiles = run_profiles(config, family, task.signature)
-        fleet = Fleet(config.clients, profiles, config.local.epochs, partition.sizes, config.seed)
+        full = run_profiles(config, alone(family), task.signature)[-1] if family.within else None
+        epochs, sizes = config.local.epochs, partition.sizes
+        fleet = Fleet(config.clients, profiles, epochs, sizes, config.seed, full)
     levels, left_out = capability_levels(config.model, task.signature, task.model_arguments())
     cohort = CohortPlan(
         config.clients,
