@@ -139,7 +139,7 @@ class Twin:
         inner = {} if small is None else dict(small.named_parameters())
         mine = [p for n, p in inner.items() if n in own]
         velocity: dict[int, Tensor] = {}
-        for step in range(STEPS):
+        for step in range((now - 1) * STEPS, now * STEPS):  # counted over the rounds
             for p in (*parameters.values(), *inner.values()):
                 p.grad = None
             outputs = large(inputs)

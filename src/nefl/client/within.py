@@ -33,7 +33,8 @@ class Within(Objective):
             it trains a single one, drawn from the own and those inside (FjORD's ordered dropout).
         weight: what the members' loss counts, the own one's being 1.
         fade: the share of that weight which is left in the last round; it changes evenly.
-        every: members are trained in every so many-th step.
+        every: members are trained in every so many-th step, counted over the rounds as if the
+            client made as many steps in each of those before.
         from_round: the first round in which they are.
         teacher: who teaches: nobody (`none`), the client's own submodel the smaller ones
             (`largest`), the one with the lowest running loss all others (`best`), or everyone
@@ -143,7 +144,8 @@ class Within(Objective):
         members = local.members if local.round_number >= self.from_round else ()
         if self.which == "one":
             return (_drawn((*members, local.submodel)),)
-        if not members or local.step % self.every:
+        steps_before = (local.round_number - 1) * local.steps
+        if not members or (steps_before + local.step) % self.every:
             return ()
         smallest, *others = members
         if self.which == "drawn":
