@@ -89,7 +89,8 @@ def connect_to(grid: Grid) -> Callable[[Setting, RunFolder], tuple[Setting, Engi
         sizes = [int(size) for size in setting.partition.sizes]
         cohort = setting.plan.cohort
         levels = cohort.levels or len(family)
-        terms = Terms(config, len(family), profiles, sizes, run, cohort.left_out, levels)
+        alone = setting.alone().profiles() if family.within else ()
+        terms = Terms(config, len(family), profiles, sizes, run, cohort.left_out, levels, alone)
         registry = RegistryFile(
             flower.registry,
             config.clients.count,

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -188,3 +189,18 @@ def test_a_model_whose_corners_mean_something_else_is_not_trained(tmp_path: Path
     assert result.returncode == 2
     assert "submodel 1 gives another output" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_members_within_are_charged_for() -> None:
+    def shown(method: str) -> list[dict[str, Any]]:
+        result = CliRunner().invoke(app, ["profile", "resnet8", "--method", method, "--json"])
+        submodels: list[dict[str, Any]] = json.loads(result.stdout)["submodels"]
+        return submodels
+
+    plain, within = shown("nefl-d"), shown("within")
+    assert within[0] == plain[0], "nothing is inside the smallest"
+    alone, full = plain[-1], within[-1]
+    assert full["train_macs"] == alone["train_macs"] + plain[0]["train_macs"]
+    assert full["train_memory_bytes"] > alone["train_memory_bytes"]
+    assert full["payload_bytes"] == full["wire"]["float32"] > alone["payload_bytes"]
+    assert full["macs_total"] == alone["macs_total"]

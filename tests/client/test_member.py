@@ -97,6 +97,17 @@ def test_outputs_gradients_and_statistics_are_those_of_a_model_of_its_own() -> N
     torch.testing.assert_close(moved[3:], before["common.running_mean"][3:])
 
 
+def test_with_corners_given_only_what_it_has_for_itself_changes() -> None:
+    small, large = nets()
+    before, mine = copy.deepcopy(large.state_dict()), copy.deepcopy(small.state_dict())
+    outputs = Member(1, small, FAMILY.own_names(1)).run(large, INPUTS, corners_given=True)
+    torch.testing.assert_close(outputs, copied(small, large)(INPUTS))
+    torch.autograd.backward(nn.functional.cross_entropy(outputs, ROWS["labels"]))
+    torch.testing.assert_close(large.state_dict(), before, rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in large.parameters())
+    assert not torch.equal(small.state_dict()["norm.running_mean"], mine["norm.running_mean"])
+
+
 def test_a_member_runs_in_the_mode_of_the_model() -> None:
     small, large = nets()
     member, before = Member(1, small, FAMILY.own_names(1)), copy.deepcopy(small.state_dict())

@@ -81,6 +81,17 @@ def test_members_are_run_as_often_as_is_charged(which: str, every: int) -> None:
         assert asked[number] / steps == pytest.approx(often, abs=0.07), number
 
 
+def test_every_so_many_steps_holds_where_rounds_have_few() -> None:
+    ran = []
+    for number in range(1, 9):
+        where, asked = local(round_number=number, rounds=8)
+        where.steps = 2
+        for where.step in range(2):
+            ask(Within("smallest", every=4), where)
+        ran.append(asked[1])
+    assert ran == [1, 0, 1, 0, 1, 0, 1, 0]
+
+
 def inside_of(objective: Within, where: Local) -> tuple[int, ...]:
     return {"own": (), "smallest": (1,)}.get(objective.which, where.members)
 

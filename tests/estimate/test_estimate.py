@@ -13,7 +13,7 @@ from nefl.data import partition_clients
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError, DataError, NeflError
 from nefl.estimate import check_run, estimate_run, timing
-from nefl.estimate.cost import cost_of
+from nefl.estimate.cost import cost_of, drawn_numbers
 from nefl.estimate.timing import StepTime, measure_steps
 from nefl.methods import family_of
 from nefl.nesting.coverage import min_coverage
@@ -89,6 +89,18 @@ def test_recipes_have_a_cost(name: str) -> None:
     assert not any(note.startswith("coverage") for note in cost.notes)
 
 
+def test_rounds_are_drawn_from_all_of_a_run(quick: dict[str, Any]) -> None:
+    """Half of the run trains the smallest submodel alone, the other half all of them."""
+    clients = quick["clients"] | {"small_first": [500, 501]}
+    cost = estimate_run(config_from(quick | {"rounds": 1000, "clients": clients}), timed=False)
+    usual = estimate_run(config_from(quick | {"rounds": 1000}), timed=False)
+    for each, always in zip(cost.submodels[1:], usual.submodels[1:], strict=True):
+        assert each.share == pytest.approx(always.share / 2, abs=0.05)
+    assert not any(note.startswith("coverage") for note in cost.notes)
+    assert drawn_numbers(4) == [1, 2, 3, 4]
+    assert drawn_numbers(201)[::199] == [1, 201]
+
+
 @pytest.fixture
 def run(quick: dict[str, Any]) -> RunConfig:
     return config_from(quick)
@@ -131,6 +143,38 @@ def test_time_follows_from_the_steps(run: RunConfig) -> None:
     assert two.memory_here > cost.memory_here
 
 
+def test_members_within_cost_by_their_work_in_training_alone(quick: dict[str, Any]) -> None:
+    options = {"family": "nefl-w", "from_round": 3, "every": 2}
+    model = {"name": "resnet8", "method": "within", "method_options": options}
+    setting, _ = check_run(config_from(quick | {"model": model}))
+    plain = profile_family(setting.family, setting.task.signature, 8)
+    times = {k: StepTime(8.0, measured=True) for k in range(1, 6)}  # a second an example
+    # In half of the rounds, half of the steps run the smallest too.
+    each = {k: 1 + 0.25 * plain[0].train_macs / plain[k - 1].train_macs for k in range(2, 6)}
+    each[1] = 1.0
+    cost = cost_of(setting, setting.profiles(), (), times)
+    training = sum(10 * each[task.submodel] for n in range(1, 5) for task in _tasks(setting, n))
+    assert cost.seconds == pytest.approx(training + 2 * 5 * 100 / PASSES)
+    for row in cost.submodels:
+        assert row.step_seconds == pytest.approx(8 * each[row.profile.index])
+
+
+def test_what_is_timed_is_the_submodel_alone(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"name": "resnet8", "method": "within", "method_options": {"which": "all"}}
+    timed: list[Any] = []
+
+    def time_step(setting: Any, *_: Any) -> float:
+        timed.append(setting.family.within)
+        return 1.0
+
+    monkeypatch.setattr(timing, "_time_step", time_step)
+    estimate_run(config_from(quick | {"model": model}))
+    assert timed
+    assert not any(timed)
+
+
 def test_static_norms_cost_a_pass_over_the_training_data(quick: dict[str, Any]) -> None:
     config = config_from(quick | {"model": {"name": "resnet8", "method": "heterofl"}})
     setting, _ = check_run(config)
@@ -154,6 +198,16 @@ def test_steps_are_measured_or_follow_by_their_work(
     assert steps[1].seconds == pytest.approx(16.0)
     ratio = profiles[4].macs_total / profiles[0].macs_total
     assert steps[5].seconds == pytest.approx(16.0 * ratio)
+
+
+@pytest.mark.parametrize("method", ["fedprox", "scaffold", "feddyn"])
+def test_steps_of_methods_that_need_what_the_server_sends(
+    quick: dict[str, Any], method: str
+) -> None:
+    setting, _ = check_run(config_from(quick | {"model": {"name": "resnet8", "method": method}}))
+    steps = measure_steps(setting, setting.profiles(), seconds=0)
+    assert steps[1].measured
+    assert steps[1].seconds > 0
 
 
 def test_measuring_leaves_the_global_generator_alone(run: RunConfig) -> None:

@@ -38,6 +38,8 @@ def test_without_members_nothing_changes() -> None:
         ({"which": "drawn"}, (0.5, 0.5, 1)),
         ({"which": "all"}, (1, 1, 1)),
         ({"which": "one"}, (1 / 3, 1 / 3, 1 / 3)),
+        ({"which": "all", "every": 2, "trains": "own"}, (1 / 3, 1 / 3, 1)),
+        ({"which": "one", "trains": "own"}, (2 / 9, 2 / 9, 1 / 3)),
     ],
 )
 def test_work_is_the_sum_over_what_a_step_runs(

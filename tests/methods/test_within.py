@@ -140,7 +140,7 @@ class Twin:
         inner = {} if small is None else dict(small.named_parameters())
         mine = [p for n, p in inner.items() if n in own]
         velocity: dict[int, Tensor] = {}
-        for step in range(STEPS):
+        for step in range((now - 1) * STEPS, now * STEPS):  # counted over the rounds
             for p in (*parameters.values(), *inner.values()):
                 p.grad = None
             outputs = large(inputs)
@@ -460,3 +460,12 @@ def test_a_family_with_nothing_inside_is_refused() -> None:
         nefl.make_family("resnet20", find_method("within", {"family": "depthfl"}))
     family = nefl.make_family("resnet20", "within")
     assert family.within == tuple(nefl.members_inside(family, k)[:1] for k in range(1, 6))
+
+
+@pytest.mark.parametrize("family", ["heterofl", "nefl-wd-shared"])
+def test_members_that_have_nothing_for_themselves_cannot_train_that_alone(family: str) -> None:
+    options = {"family": family, "trains": "own"}
+    with pytest.raises(ConfigError, match=r"trains 'own'.* have nothing; set .*trains to 'all'"):
+        nefl.make_family("resnet8", find_method("within", options))
+    kept = nefl.make_family("resnet8", find_method("within", options | {"family": "nefl-wd-steps"}))
+    assert kept.within

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.profile import profile_family
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of, unlocked_in
 from nefl.server.devices import Fleet
+from nefl.state import TrainTask
 
 
 def plan(**settings: object) -> CohortPlan:
@@ -106,6 +108,21 @@ def test_devices_are_dealt_by_share_and_stay() -> None:
     names = Counter(made.device(client).name for client in range(2000))
     assert names["rare"] / 2000 == pytest.approx(0.25, abs=0.03)
     assert made.device(5) == made.device(5)
+
+
+def test_the_alternatives_train_nothing_within() -> None:
+    """What members within cost is charged to the nested round, not to the full model's."""
+    plain = fleet(device(memory=1.5 * PROFILES[-1].train_memory_bytes, speed=1e6))
+    double = [
+        replace(p, train_macs=2 * p.train_macs, train_memory_bytes=2 * p.train_memory_bytes)
+        for p in PROFILES
+    ]
+    within = replace(plain, profiles=double, full_alone=PROFILES[-1])
+    tasks = [TrainTask(1, client, 1) for client in range(3)]
+    without, found = (each.round_times(range(3), tasks, 1) for each in (plain, within))
+    assert without.strong_clients == 3
+    assert found.nested > 1.5 * without.nested
+    assert replace(found, nested=without.nested) == without
 
 
 def test_round_times_show_what_stragglers_cost() -> None:

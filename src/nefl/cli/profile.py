@@ -1,6 +1,7 @@
 """`nefl profile`: what each submodel of a family costs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from nefl.cli.user_files import write_output
 from nefl.config import MemberConfig, ModelConfig
 from nefl.config.learning import LORA
 from nefl.errors import ConfigError, OwnCodeError
-from nefl.methods import family_of
+from nefl.methods import family_of, method_of, priced
 from nefl.models.images import SMALL_IMAGES
 from nefl.models.table import find_design
 from nefl.nesting.coverage import (
@@ -94,7 +95,8 @@ def profile(
         _try_out(chosen, family, signature, guessed=input_shape is None)
     elif members is not None:
         check_members(chosen, family, signature)
-    rows = profile_family(family, signature, batch)
+    alone = profile_family(family, signature, batch)
+    rows = priced(alone, family, method_of(chosen).objective, rounds=1)
     report = {
         "model": model,
         "method": method,
@@ -204,7 +206,7 @@ def parse_ratios(text: str) -> list[float]:
         ) from None
 
 
-def _show(report: dict[str, Any], rows: list[SubmodelProfile]) -> None:
+def _show(report: dict[str, Any], rows: Sequence[SubmodelProfile]) -> None:
     shape = "×".join(map(str, report["input"]))
     cover = report["expected_coverage"]
     classes = counted(report["classes"], "class")

@@ -51,6 +51,11 @@ class _Corrected(Objective):
         """As the other one."""
         return self.of.needs_members
 
+    @property
+    def needs_own(self) -> bool:
+        """As the other one."""
+        return self.of.needs_own
+
     def check(self, local: LocalConfig) -> None:
         """As the other one."""
         self.of.check(local)

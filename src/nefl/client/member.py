@@ -13,7 +13,7 @@ class Member:
     """A member that runs with leading corners of another model's tensors, and some of its own.
 
     Corners are views: gradients reach the other model's parameters, and statistics that are shared
-    are the other's too. Nothing is copied.
+    are the other's too. Nothing is copied, but for those statistics where corners are given.
 
     Args:
         number: the member's number, from 1.
@@ -32,15 +32,18 @@ class Member:
             for name, tensor in tensors.items()
             if name in places and name not in own
         }
+        self._statistics = {name for name, _ in module.named_buffers(remove_duplicate=False)}
 
     def run(self, model: nn.Module, inputs: Tensor, *, corners_given: bool = False) -> Tensor:
         """Return the member's outputs with the corners of a model, in that model's mode.
 
-        With `corners_given` no gradient reaches the corners.
+        With `corners_given` no gradient reaches the corners, and shared statistics stay unchanged.
         """
         self._module.train(model.training)
         theirs = model.state_dict(keep_vars=not corners_given)
         shared = {name: theirs[name][where] for name, where in self._corners.items()}
+        if corners_given:
+            shared |= {name: shared[name].clone() for name in shared.keys() & self._statistics}
         # Tied tensors are given at each of their places, as views of the same one.
         outputs: Tensor = functional_call(self._module, shared, (inputs,), tie_weights=False)
         return outputs

@@ -161,6 +161,11 @@ class Objective:
         """Whether it is nothing without members inside others."""
         return False
 
+    @property
+    def needs_own(self) -> bool:
+        """Whether members have to have parameters for themselves, to train those alone."""
+        return False
+
     def check(self, local: LocalConfig) -> None:
         """Raise a `ConfigError` where settings of local training do not go with it."""
 

@@ -20,6 +20,9 @@ Trains = Literal["all", "own"]
 DEFAULTS = {"teaching": 0.5, "temperature": 1.0}
 """What teaching has where nothing is said."""
 
+CORNERS_GIVEN = 2 / 3
+"""Work of a member whose corners are given: of three passes, the one for their gradients is not."""
+
 REMEMBERED = 0.9
 """How much of a running loss stays in each step, where the best member teaches."""
 
@@ -36,7 +39,8 @@ class Within(Objective):
             it trains a single one, drawn from the own and those inside (FjORD's ordered dropout).
         weight: what the members' loss counts, the own one's being 1.
         fade: the share of that weight which is left in the last round; it changes evenly.
-        every: members are trained in every so many-th step.
+        every: members are trained in every so many-th step, counted over the rounds as if the
+            client made as many steps in each of those before.
         from_round: the first round in which they are.
         teacher: who teaches: nobody (`none`), the client's own submodel the smaller ones
             (`largest`), the one with the lowest running loss all others (`best`), or everyone
@@ -102,6 +106,11 @@ class Within(Objective):
         """Whether members are asked for."""
         return self.which != "own"
 
+    @property
+    def needs_own(self) -> bool:
+        """Whether members train nothing but what they have for themselves."""
+        return self.trains == "own"
+
     def members(self, family: Family, submodel: int) -> tuple[int, ...]:
         """Return all that a step may train inside."""
         if self.which == "own":
@@ -110,17 +119,20 @@ class Within(Objective):
         return inside[:1] if self.which == "smallest" else inside
 
     def work(self, members: Sequence[int], submodel: int, round_number: int) -> Mapping[int, float]:
-        """Return how often a step runs each member on average."""
+        """Return how often a step runs each member on average; less where corners are given."""
         if round_number < self.from_round or not members:
             return {submodel: 1.0}
+        whole = CORNERS_GIVEN if self.trains == "own" else 1.0
         if self.which == "one":
-            return {number: 1 / (len(members) + 1) for number in (*members, submodel)}
+            share = 1 / (len(members) + 1)
+            return dict.fromkeys(members, whole * share) | {submodel: share}
         smallest, *others = members
         among = {
             "drawn": dict.fromkeys(members, 1 / len(members)),
             "smallest+drawn": {smallest: 1.0} | {m: 1 / len(others) for m in others},
         }.get(self.which, dict.fromkeys(members, 1.0))
-        return {submodel: 1.0} | {number: often / self.every for number, often in among.items()}
+        part = whole / self.every
+        return {submodel: 1.0} | {number: part * often for number, often in among.items()}
 
     def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
         """Return whose activations are in memory together in the costliest step."""
@@ -152,7 +164,8 @@ class Within(Objective):
         members = local.members if local.round_number >= self.from_round else ()
         if self.which == "one":
             return (_drawn((*members, local.submodel)),)
-        if not members or local.step % self.every:
+        steps_before = (local.round_number - 1) * local.steps
+        if not members or (steps_before + local.step) % self.every:
             return ()
         smallest, *others = members
         if self.which == "drawn":

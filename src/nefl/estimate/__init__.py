@@ -25,5 +25,8 @@ def estimate_run(config: RunConfig, *, timed: bool = True) -> RunCost:
     """
     setting, notes = check_run(config)
     profiles = setting.profiles()
-    times = measure_steps(setting, profiles) if timed else None
-    return cost_of(setting, profiles, notes, times)
+    if not timed:
+        return cost_of(setting, profiles, notes)
+    alone = setting.alone()
+    plain = alone.profiles() if setting.family.within else profiles
+    return cost_of(setting, profiles, notes, measure_steps(alone, plain))

@@ -22,7 +22,8 @@ from nefl.state import TrainTask
 from nefl.wire.layouts import travel_bytes
 
 SAMPLED_ROUNDS = 200
-"""Rounds of a run that are drawn to see who trains what; the rest is taken to be alike."""
+"""Rounds of a run that are drawn to see who trains what, evenly from first to last; those between
+are taken to be alike."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class SubmodelCost:
     Attributes:
         profile: what it costs by itself.
         share: how often it is trained, out of all tasks.
-        step_seconds: time of one local step on this machine, if it is known.
+        step_seconds: time of one local step on this machine, if it is known; the mean where steps
+            differ in the members that they train within.
         measured: whether that time was measured or follows from another submodel's.
     """
 
@@ -95,8 +97,8 @@ def cost_of(
         setting: the run.
         profiles: what its submodels cost, for its batch size and optimiser.
         notes: what was found when it was checked.
-        step_times: what local steps of its submodels take here, by number; without them the time
-            stays unknown.
+        step_times: what local steps of its submodels alone take here, by number; without them the
+            time stays unknown.
     """
     config, family = setting.config, setting.family
     asked = _drawn_rounds(setting)
@@ -121,6 +123,7 @@ def cost_of(
     copies = 2 * workers * slot + _state_bytes(family) if workers else 0
     memory_here = server_memory + copies + max(1, workers) * client_memory
     times = step_times or {}
+    steps = _training_steps(setting, profiles, times)
     return RunCost(
         config=config,
         family=family.source,
@@ -128,7 +131,7 @@ def cost_of(
             SubmodelCost(
                 profile,
                 counts[profile.index] / drawn,
-                times[profile.index].seconds if profile.index in times else None,
+                steps.get(profile.index),
                 profile.index in times and times[profile.index].measured,
             )
             for profile in profiles
@@ -143,7 +146,7 @@ def cost_of(
         total_bytes=sent,
         total_macs=macs,
         workers=workers,
-        seconds=_seconds(setting, rounds, times, max(1, workers)) if times else None,
+        seconds=_seconds(setting, rounds, times, steps, max(1, workers)) if times else None,
         notes=(*notes, *_coverage_notes(setting, counts), *_memory_notes(memory_here)),
         tokens=setting.task.signature.numel if setting.task.signature.tokens else 0,
     )
@@ -153,8 +156,14 @@ def _drawn_rounds(setting: Setting) -> list[list[TrainTask]]:
     plan = setting.plan.cohort
     return [
         assign_submodels(sample_cohort(plan, number), plan, number)
-        for number in range(1, min(setting.config.rounds, SAMPLED_ROUNDS) + 1)
+        for number in drawn_numbers(setting.config.rounds)
     ]
+
+
+def drawn_numbers(rounds: int) -> list[int]:
+    """Return the rounds that are drawn: all, or the middles of equal parts of the run."""
+    parts = min(rounds, SAMPLED_ROUNDS)
+    return [1 + (2 * part + 1) * rounds // (2 * parts) for part in range(parts)]
 
 
 def _in_time(setting: Setting, tasks: list[TrainTask]) -> list[TrainTask]:
@@ -187,10 +196,11 @@ def _server_memory(plan: Plan) -> int:
 
 def _coverage_notes(setting: Setting, counts: Mapping[int, int]) -> list[str]:
     missing = sum(uncovered(setting.family, [k for k, n in counts.items() if n]).values())
-    among = min(setting.config.rounds, SAMPLED_ROUNDS)
+    rounds = setting.config.rounds
+    among = f"{SAMPLED_ROUNDS} of {rounds}" if rounds > SAMPLED_ROUNDS else f"all {rounds}"
     note = (
-        f"coverage: nobody trains {missing} elements of the global model in the first {among} "
-        "rounds; give more clients a larger submodel"
+        f"coverage: nobody trains {missing} elements of the global model in {among} rounds; give "
+        "more clients a larger submodel"
     )
     return [note] if missing else []
 
@@ -207,16 +217,33 @@ def _memory_notes(needed: int) -> list[str]:
     return [note] if needed > there else []
 
 
+def _training_steps(
+    setting: Setting, profiles: Sequence[SubmodelProfile], times: Mapping[int, StepTime]
+) -> dict[int, float]:
+    """Return the seconds of a step on average, with the members within by their work."""
+    if not setting.family.within:
+        return {k: time.seconds for k, time in times.items()}
+    alone = setting.alone().profiles()
+    return {
+        k: time.seconds * profiles[k - 1].train_macs / alone[k - 1].train_macs
+        for k, time in times.items()
+    }
+
+
 def _seconds(
     setting: Setting,
     rounds: Sequence[Sequence[TrainTask]],
     times: Mapping[int, StepTime],
+    steps: Mapping[int, float],
     workers: int,
 ) -> float:
-    """Return the time of all rounds, shared out among workers as the engine does."""
+    """Return the time of all rounds, shared out among workers as the engine does.
+
+    A submodel is evaluated alone, whatever is trained inside it.
+    """
     config = setting.config
     batch, sizes = config.local.batch_size, setting.partition.sizes
-    an_example = {k: time.seconds / batch for k, time in times.items()}
+    an_example = {k: seconds / batch for k, seconds in steps.items()}
     training = 0.0
     for tasks in rounds:
         busy = [0.0] * workers
@@ -226,6 +253,7 @@ def _seconds(
         training += max(busy)
     measures = needs_measuring(setting.family, recalibrate=config.server.recalibrate)
     scored = setting.test_examples + (len(setting.partition.indices) if measures else 0)
-    evaluation = scored * sum(an_example.values()) / PASSES / workers
+    forward = sum(time.seconds for time in times.values()) / batch / PASSES
+    evaluation = scored * forward / workers
     evaluations = -(-config.rounds // config.server.evaluate_every)
     return training * config.rounds / len(rounds) + evaluations * evaluation

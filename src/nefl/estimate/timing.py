@@ -11,8 +11,10 @@ from nefl.data import Partition
 from nefl.engines.site import Site, pick_device
 from nefl.engines.tuning import tuned_process
 from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.sets import extract_all
 from nefl.running.assembly import Setting
-from nefl.state import TrainTask
+from nefl.server.stepping import remembering
+from nefl.state import ServerState, TrainTask
 
 SECONDS = 5.0
 """Time to spend on measuring; what is left over then is extrapolated by MACs."""
@@ -30,7 +32,7 @@ and of a single value there are no statistics."""
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What one local step of a submodel takes.
+    """What one local step of a submodel alone takes, with nothing trained inside it.
 
     Attributes:
         seconds: for a full batch.
@@ -47,8 +49,8 @@ def measure_steps(
     """Measure local steps of the submodels on the first examples, the cheapest first.
 
     Args:
-        setting: the run.
-        profiles: what its submodels cost, for its batch size.
+        setting: the run, without members within: steps differ in which of them they train.
+        profiles: what its submodels cost alone, for its batch size.
         seconds: time to spend at most, but for the first measurement.
 
     Returns:
@@ -57,6 +59,7 @@ def measure_steps(
     began = time.monotonic()
     measured: dict[int, float] = {}
     rate = 0.0  # seconds a MAC, of the largest submodel that was measured
+    state = _first_state(setting)
     with tuned_process(setting.config.engine.threads):
         for profile in sorted(profiles, key=lambda profile: profile.train_macs):
             batch = _batch(profile, setting)
@@ -64,7 +67,7 @@ def measure_steps(
             forecast = 2 * rate * batch * profile.train_macs
             if measured and time.monotonic() - began + forecast > seconds:
                 break
-            taken = _time_step(setting, profile.index, batch) / batch
+            taken = _time_step(setting, state, profile.index, batch) / batch
             measured[profile.index] = taken * setting.config.local.batch_size
             rate = taken / profile.train_macs
     return _complete(profiles, measured, rate * setting.config.local.batch_size)
@@ -80,13 +83,20 @@ def _batch(profile: SubmodelProfile, setting: Setting) -> int:
     return max(fewest, min(full, by_work, by_memory))
 
 
-def _time_step(setting: Setting, submodel: int, batch: int) -> float:
+def _first_state(setting: Setting) -> ServerState:
+    """Return fresh weights and a fresh memory of the server's step; no file is read for them."""
+    family = setting.family
+    return remembering(family.initial_state(0), family, setting.plan.step)
+
+
+def _time_step(setting: Setting, state: ServerState, submodel: int, batch: int) -> float:
     device = pick_device(setting.config.engine.device)
     site = _site(setting, batch, device)
     task = TrainTask(1, 0, submodel)
-    site.train(task, {})  # builds the module, and warms up
+    given = extract_all(state, setting.family, submodel, setting.plan.receives)
+    site.train(task, given)  # builds the module, and warms up
     started = time.perf_counter()
-    update = site.train(task, {})
+    update = site.train(task, given)
     _wait_for(device)
     del update
     return time.perf_counter() - started

@@ -138,7 +138,8 @@ def _with_members(family: Family, method: str, row: Method) -> Family:
 
     Raises:
         NestingError: if one is not inside.
-        ConfigError: if the method has sets too, in which members' own tensors have no place.
+        ConfigError: if the method has sets too, in which members' own tensors have no place, or
+            trains only what members have for themselves where they have nothing.
     """
     objective = row.objective
     who = f"model.method {method}: members of {place_of(type(objective))}"
@@ -149,12 +150,27 @@ def _with_members(family: Family, method: str, row: Method) -> Family:
             f"{who}: no submodel of this family is inside another, so nothing would be trained "
             "within; take another family, or one that nests (nefl.members_inside tells)"
         )
+    if objective.needs_own and found.within and not _own_parameters(found):
+        raise ConfigError(
+            f"{who}: are to train only what they have for themselves (trains 'own'), and those of "
+            "this family have nothing; set model.method_options.trains to 'all', or take a family "
+            "with norms or step sizes for each submodel, such as nefl-d"
+        )
     if found.within and (objective.keeps or objective.receives or objective.sends):
         raise ConfigError(
             f"{who}: trains members within, and has sets (keeps, receives, sends), in which what "
             "members have for themselves has no place; leave out one or the other"
         )
     return found
+
+
+def _own_parameters(family: Family) -> bool:
+    """Whether members within have parameters for themselves."""
+    return any(
+        family.roles(member)[name] == "parameter"
+        for member in {m for within in family.within for m in within}
+        for name in family.own_names(member)
+    )
 
 
 def make_family(

@@ -46,6 +46,11 @@ def train_within(family: Family, members: Callable[[int], Sequence[int]]) -> Fam
     return family if within == family.within else replace(family, within=within)
 
 
+def alone(family: Family) -> Family:
+    """Return the family whose submodels train nothing inside them."""
+    return replace(family, within=()) if family.within else family
+
+
 def _checked(family: Family, submodel: int, members: Sequence[int]) -> tuple[int, ...]:
     inside = ", ".join(map(str, members_inside(family, submodel))) or "none"
     if not isinstance(members, tuple | list) or len(set(members)) != len(members):

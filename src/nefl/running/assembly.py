@@ -38,6 +38,7 @@ from nefl.methods import (
 )
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.models.table import MODELS
+from nefl.nesting.inside import alone
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
@@ -197,6 +198,10 @@ class Setting:
         """Return what the submodels cost in this run, smallest first."""
         return run_profiles(self.config, self.family, self.task.signature)
 
+    def alone(self) -> "Setting":
+        """Return the run without what is trained inside its submodels, to price or time them."""
+        return replace(self, family=alone(self.family))
+
     def draw_partition(self) -> str:
         """Return a picture in text of how the classes spread over the clients."""
         labels = self.task.train_labels()
@@ -278,7 +283,9 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     fleet = None
     if config.clients.capability == "devices":
         profiles = run_profiles(config, family, task.signature)
-        fleet = Fleet(config.clients, profiles, config.local.epochs, partition.sizes, config.seed)
+        full = run_profiles(config, alone(family), task.signature)[-1] if family.within else None
+        epochs, sizes = config.local.epochs, partition.sizes
+        fleet = Fleet(config.clients, profiles, epochs, sizes, config.seed, full)
     levels, left_out = capability_levels(config.model, task.signature, task.model_arguments())
     cohort = CohortPlan(
         config.clients,
@@ -367,7 +374,7 @@ def run_profiles(
     # What the user's own code builds may have no hash to be remembered by.
     own = own_model(config.model) or method_reference(config.model.method) is not None
     count = profile_family if own else counted_once
-    counted = count(family, signature, config.local.batch_size, copies)
+    counted = count(alone(family), signature, config.local.batch_size, copies)
     return priced(counted, family, objective, config.rounds, copies, config.wire)
 
 

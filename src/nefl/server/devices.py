@@ -7,7 +7,7 @@ the full model for everyone, and with the full model for those that can hold it.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -81,6 +81,8 @@ class Fleet:
         epochs: local epochs of a round.
         examples: how many examples each client has.
         seed: the run's seed.
+        full_alone: the cost of the full model where nothing is trained inside it, as in the
+            alternatives; that of `profiles`, if left out.
     """
 
     clients: ClientsConfig
@@ -88,6 +90,7 @@ class Fleet:
     epochs: int
     examples: np.ndarray[tuple[int], np.dtype[np.int64]]
     seed: int
+    full_alone: SubmodelProfile | None = None
 
     def device(self, client: int) -> DeviceConfig:
         """Return the kind of device a client has, the same in every round."""
@@ -153,13 +156,21 @@ class Fleet:
             round_number: the round.
             closes: tells when a round ends, from its tasks and when their replies come.
         """
+        alone = self._with_full_alone()
         full = [TrainTask(round_number, client, len(self.profiles)) for client in cohort]
         strong = [
             task
             for task in full
-            if self.fits(task.client, task.submodel, self.conditions(task.client, round_number))
+            if alone.fits(task.client, task.submodel, self.conditions(task.client, round_number))
         ]
         nested, for_all, strong_only = (
-            closes(some, self.task_seconds(some)) for some in (tasks, full, strong)
+            closes(some, fleet.task_seconds(some))
+            for fleet, some in ((self, tasks), (alone, full), (alone, strong))
         )
         return RoundTimes(nested, for_all, strong_only, len(strong), len(cohort) - len(tasks))
+
+    def _with_full_alone(self) -> "Fleet":
+        """Return the fleet for which the full model costs what it does alone."""
+        if self.full_alone is None:
+            return self
+        return replace(self, profiles=(*self.profiles[:-1], self.full_alone), full_alone=None)

@@ -314,6 +314,10 @@ def test_device_profiles() -> None:
     assert standing(NodeEntry(), measured, measure=True, deadline=10.0) == Standing(3, 3)
     assert standing(NodeEntry(largest=2), measured, measure=True, deadline=10.0) == Standing(2, 2)
     assert standing(NodeEntry(), measured) == Standing(None, 5)  # it was not asked to measure
+    # With members within a step takes as much longer as it has more work.
+    more = [replace(p, train_macs=3 * p.train_macs) for p in PROFILES]
+    within = Terms(config(measure=True, deadline=10.0), 5, more, [100] * 4, alone=PROFILES)
+    assert work_out_standing(0, NodeEntry(), measured, within) == Standing(1, 1)
     alone = Terms(config(), 1, PROFILES[-1:], [100] * 4, left_out=4)
     for tier in (2, 5, 9):
         found = work_out_standing(0, NodeEntry(), Capability(tier=tier), alone)

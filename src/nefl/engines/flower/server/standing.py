@@ -26,6 +26,8 @@ class Terms:
         left_out: tiers below that of the smallest submodel, whose clients train nothing; above 0
             where only those take part who can train one of them.
         levels: how many tiers there are, if not as many as submodels.
+        alone: what each submodel costs without members within, as nodes time it; as `profiles`, if
+            empty.
     """
 
     config: RunConfig
@@ -35,6 +37,7 @@ class Terms:
     run: Mapping[str, Any] | None = None
     left_out: int = 0
     levels: int = 0
+    alone: Sequence[SubmodelProfile] = ()
 
 
 def work_out_standing(
@@ -95,7 +98,9 @@ def _round_seconds(
     elif step_seconds:
         if place >= len(step_seconds):
             return math.inf  # too slow to be timed
-        seconds += step_seconds[place] * local.epochs * math.ceil(examples / local.batch_size)
+        timed = (terms.alone or terms.profiles)[place]
+        step = step_seconds[place] * profile.train_macs / timed.train_macs
+        seconds += step * local.epochs * math.ceil(examples / local.batch_size)
     if entry.bandwidth is not None:
         seconds += 2 * profile.payload_bytes / entry.bandwidth
     return seconds
