@@ -11,6 +11,7 @@ from nefl.client.optimiser import make_optimiser
 from nefl.config import LocalConfig
 from nefl.errors import NestingError
 from nefl.nesting.frozen import Frozen, frozen_names, learned_state, load_learned, move_sharing
+from nefl.nesting.modules import measuring_norms
 from nefl.nesting.profile import count_frozen, count_params, profile_family, weight_memory
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec, kept_channels
@@ -79,6 +80,16 @@ def test_training_moves_nothing_that_is_frozen() -> None:
     assert len(optimiser.state) == len(TRAINED)
     assert all(torch.equal(module.state_dict()[name], before[name]) for name in GIVEN)
     assert learned_state(module).keys() == TRAINED
+
+
+def test_measuring_norms_leaves_frozen_ones_alone() -> None:
+    module = Net(SPECS[-1]).eval()
+    before = {name: module.state_dict()[name].clone() for name in GIVEN}
+    with torch.no_grad(), measuring_norms(module) as measured:
+        module(torch.randn(4, 6))
+        assert not module.norm.training
+    assert not measured
+    assert all(torch.equal(module.state_dict()[name], before[name]) for name in GIVEN)
 
 
 def test_the_zero_extension_check_takes_frozen_tensors_as_given() -> None:
