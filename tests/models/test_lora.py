@@ -433,6 +433,18 @@ def test_an_elastic_file_opens_over_its_own_base_and_ranks_alone(
         nefl.load(file, lora_family(other, TAKES, ranks=[1, 2, 4], targets=targets))
     with pytest.raises(RunError, match="its submodel 2 is"):
         nefl.load(file, lora_family(llama, TAKES, ranks=[1, 3, 4], targets=targets))
+    with pytest.raises(RunError, match="another alpha or seed"):
+        nefl.load(file, lora_family(llama, TAKES, ranks=[1, 2, 4], targets=targets, alpha=40))
+
+
+def test_what_is_given_with_adapters_is_in_the_checksum(llama: Path) -> None:
+    def checksum(**given: Any) -> str:
+        return lora_family(llama, TAKES, ranks=[1, 2], **given).base_checksum
+
+    assert checksum() == checksum(seed=1) == checksum(alpha=4) == open_folder(llama).checksum
+    others = [{"alpha": 20}, {"fixed_a": True}, {"fixed_a": True, "seed": 1}]
+    others += [{"fixed_a": True, "alpha": 20}]
+    assert len({checksum(), *(checksum(**given) for given in others)}) == len(others) + 1
 
 
 def test_data_in_other_tokens_than_the_bases_own_is_refused(llama: Path, tmp_path: Path) -> None:
