@@ -17,7 +17,7 @@ from nefl.cli.dry_run import _of_texts, cost_report
 from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.estimate import estimate_run
-from nefl.models.base import open_folder
+from nefl.models.base import MadeBase, open_folder
 from nefl.models.lora import Heads, LoraModel
 from nefl.models.ranks import lora_family
 from nefl.nesting.frozen import learned_state, load_learned
@@ -466,3 +466,17 @@ def test_adapters_do_not_train_in_executorch(lora_settings: Settings) -> None:
 def test_a_cut_base_is_no_adapter_of_peft(llama: Path) -> None:
     family = lora_family(llama, TAKES, ranks=[2, 4], depths=[1, 3], cut=True)
     assert [family.build(spec).cut for spec in family.specs] == [True, False]
+
+
+class _Chain(nn.Module):
+    """A base whose blocks are linear maps themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+
+def test_depths_count_blocks_that_are_linear_maps_themselves() -> None:
+    base = MadeBase(_Chain, "chain")
+    family = lora_family(base, ranks=[2, 2], depths=[1, 3], targets=["blocks.?"])
+    assert [len(family.layout(k)) for k in (1, 2)] == [2, 6]

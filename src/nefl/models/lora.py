@@ -255,7 +255,7 @@ class LoraBuilder:
 
     def targets_of(self, kept: int) -> tuple[str, ...]:
         """Return the modules that have an adapter in a member with so many blocks."""
-        within = re.compile(rf"{re.escape(self.blocks)}\.(\d+)\.")
+        within = re.compile(rf"{re.escape(self.blocks)}\.(\d+)(?:\.|$)")
         found = [(name, within.match(name)) for name in self.targets]
         return tuple(n for n, m in found if not self.blocks or m is None or int(m[1]) < kept)
 
