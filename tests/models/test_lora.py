@@ -17,7 +17,7 @@ from nefl.cli.dry_run import _of_texts, cost_report
 from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.estimate import estimate_run
-from nefl.models.base import open_folder
+from nefl.models.base import MadeBase, open_folder
 from nefl.models.lora import Heads, LoraModel
 from nefl.models.ranks import lora_family
 from nefl.nesting.frozen import learned_state, load_learned
@@ -433,6 +433,18 @@ def test_an_elastic_file_opens_over_its_own_base_and_ranks_alone(
         nefl.load(file, lora_family(other, TAKES, ranks=[1, 2, 4], targets=targets))
     with pytest.raises(RunError, match="its submodel 2 is"):
         nefl.load(file, lora_family(llama, TAKES, ranks=[1, 3, 4], targets=targets))
+    with pytest.raises(RunError, match="another alpha or seed"):
+        nefl.load(file, lora_family(llama, TAKES, ranks=[1, 2, 4], targets=targets, alpha=40))
+
+
+def test_what_is_given_with_adapters_is_in_the_checksum(llama: Path) -> None:
+    def checksum(**given: Any) -> str:
+        return lora_family(llama, TAKES, ranks=[1, 2], **given).base_checksum
+
+    assert checksum() == checksum(seed=1) == checksum(alpha=4) == open_folder(llama).checksum
+    others = [{"alpha": 20}, {"fixed_a": True}, {"fixed_a": True, "seed": 1}]
+    others += [{"fixed_a": True, "alpha": 20}]
+    assert len({checksum(), *(checksum(**given) for given in others)}) == len(others) + 1
 
 
 def test_data_in_other_tokens_than_the_bases_own_is_refused(llama: Path, tmp_path: Path) -> None:
@@ -454,3 +466,17 @@ def test_adapters_do_not_train_in_executorch(lora_settings: Settings) -> None:
 def test_a_cut_base_is_no_adapter_of_peft(llama: Path) -> None:
     family = lora_family(llama, TAKES, ranks=[2, 4], depths=[1, 3], cut=True)
     assert [family.build(spec).cut for spec in family.specs] == [True, False]
+
+
+class _Chain(nn.Module):
+    """A base whose blocks are linear maps themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+
+def test_depths_count_blocks_that_are_linear_maps_themselves() -> None:
+    base = MadeBase(_Chain, "chain")
+    family = lora_family(base, ranks=[2, 2], depths=[1, 3], targets=["blocks.?"])
+    assert [len(family.layout(k)) for k in (1, 2)] == [2, 6]

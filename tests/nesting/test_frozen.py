@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from nefl.client.optimiser import make_optimiser
 from nefl.config import LocalConfig
 from nefl.errors import NestingError
-from nefl.nesting.frozen import Frozen, frozen_names, learned_state, load_learned, move_sharing
+from nefl.nesting.frozen import (
+    Frozen,
+    Moved,
+    frozen_names,
+    learned_state,
+    load_learned,
+    move_sharing,
+)
+from nefl.nesting.modules import measuring_norms
 from nefl.nesting.profile import count_frozen, count_params, profile_family, weight_memory
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec, kept_channels
@@ -81,6 +89,16 @@ def test_training_moves_nothing_that_is_frozen() -> None:
     assert learned_state(module).keys() == TRAINED
 
 
+def test_measuring_norms_leaves_frozen_ones_alone() -> None:
+    module = Net(SPECS[-1]).eval()
+    before = {name: module.state_dict()[name].clone() for name in GIVEN}
+    with torch.no_grad(), measuring_norms(module) as measured:
+        module(torch.randn(4, 6))
+        assert not module.norm.training
+    assert not measured
+    assert all(torch.equal(module.state_dict()[name], before[name]) for name in GIVEN)
+
+
 def test_the_zero_extension_check_takes_frozen_tensors_as_given() -> None:
     check_family(FAMILY, TAKES.noise(2))
     with pytest.raises(NestingError, match="gives another output"):
@@ -111,12 +129,23 @@ def test_copies_share_what_is_frozen_and_nothing_else() -> None:
 
 
 def test_on_a_device_what_is_frozen_lies_once() -> None:
-    moved: dict[int, Tensor] = {}
+    moved: Moved = {}
     first = Net(SPECS[-1])
     second = copy.deepcopy(first)
     first, second = (move_sharing(m, torch.device("meta"), moved) for m in (first, second))  # type: ignore[assignment]
     assert len(moved) == len(GIVEN)
     assert first.given.weight.device.type == second.up.weight.device.type == "meta"
+
+
+def test_tensors_that_begin_at_one_place_are_told_apart_and_the_place_stays_taken() -> None:
+    module = Net(SPECS[-1])
+    module.register_buffer("corner", module.given.weight.detach()[:2])
+    module.freeze()
+    moved: Moved = {}
+    move_sharing(module, torch.device("meta"), moved)
+    assert module.state_dict()["corner"].shape == (2, 6)
+    assert len(moved) == len(GIVEN) + 1
+    assert all(source.data_ptr() == place[0] for place, (source, _) in moved.items())
 
 
 def test_tensors_to_load_are_those_that_are_trained() -> None:

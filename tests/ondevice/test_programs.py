@@ -86,6 +86,11 @@ WRONG: dict[str, tuple[Callable[[TrainableCard], TrainableCard], str]] = {
     "family": (lambda c: replace(c, family="0" * 64), "another family: found 000"),
     "batch": (lambda c: replace(c, batch_size=16), "another batch size: found 16 .* expected 8"),
     "submodel": (lambda c: replace(c, submodel=2), "another submodel: found 2 .* expected 1"),
+    "model": (lambda c: replace(c, model="resnet8"), "another model: found resnet8"),
+    "member": (
+        lambda c: replace(c, spec=replace(c.spec, blocks=((0.5,),))),
+        "another member: found .*0.5",
+    ),
     "loss": (lambda c: replace(c, loss="squared-error"), "another loss: found squared-error"),
     "release": (
         lambda c: replace(c, executorch="1.3.0"),

@@ -76,7 +76,7 @@ class Card:
         version: of nefl, when the file was made.
         networks: a method of nefl's own that builds the same networks; `method` if empty.
         arguments: what a model function of the user's own was called with.
-        base: the checksum of the base that its adapters were trained on; empty where there is none.
+        base: the checksum of all that is given under its adapters; empty where there are none.
     """
 
     model: str

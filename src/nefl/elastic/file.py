@@ -198,8 +198,9 @@ def load(path: str | Path, family: Family | str | None = None) -> TrainedFamily:
         )
     if card.base and card.base != family.base_checksum:
         raise RunError(
-            f"{path}: was trained on another base ({card.base[:12]}) than the family has "
-            f"({family.base_checksum[:12] or 'none'}); give a family on that one"
+            f"{path}: was trained on another base, or with another alpha or seed of adapters "
+            f"({card.base[:12]}), than the family has ({family.base_checksum[:12] or 'none'}); "
+            "give the family that it was trained with"
         )
     for number, (told, spec) in enumerate(zip(card.submodels, family.specs, strict=True), start=1):
         if told.spec != spec:

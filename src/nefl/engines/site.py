@@ -16,7 +16,7 @@ from nefl.engines.device_clients import DeviceClients, check_device_clients
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError, UpdateError
 from nefl.methods import method_of
-from nefl.nesting.frozen import move_sharing
+from nefl.nesting.frozen import Moved, move_sharing
 from nefl.nesting.inside import MEMBER, of_member
 from nefl.nesting.profile import stage_channels
 from nefl.nesting.sets import unpack
@@ -129,7 +129,7 @@ class Site:
         self._partition = partition
         self._modules: dict[tuple[int, bool], nn.Module] = {}
         self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
-        self._frozen: dict[int, Tensor] = {}
+        self._frozen: Moved = {}
         self._task = task
         self._train = _Examples(task.visible(task.train), device)
         self._test = _Examples(task.visible(task.test), device)

@@ -1,6 +1,7 @@
 """An adapter of one rank as a folder that `peft` opens over the base."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def prepare(network: nn.Module, card: Card, _calibration: Tensor) -> Save:
         with quiet():
             config.save_pretrained(str(path))
         save_tensors(path / WEIGHTS, tensors, {"format": "pt"})
-        write_card(path, final)
+        write_card(path, replace(final, base=base.checksum))  # its settings tell the scaling
 
     return save
 

@@ -23,6 +23,9 @@ from nefl.nesting.spec import SubmodelSpec, kept_channels
 ADAPTER = "default"
 """What `peft` calls the one adapter."""
 
+SCALING = 2.0
+"""alpha/rank where no alpha is given."""
+
 LINEAR = ("Linear", "Conv1D")
 """Classes that take an adapter: torch's linear map, and the transposed one of GPT-2."""
 
@@ -205,8 +208,15 @@ class LoraBuilder:
 
     @property
     def base_checksum(self) -> str:
-        """The checksum of the base."""
-        return self.base.checksum
+        """A checksum of all that is given: the base, the scaling, and what is never trained.
+
+        It is the base's own where nothing else is told: all is trained, at the usual scaling.
+        """
+        told = [f"scaling {self.scaling!r}"] if self.scaling != SCALING else []
+        told += [f"drawn from {self.seed}"] if self.fixed_a else []
+        if not told:
+            return self.base.checksum
+        return hashlib.sha256(" ".join([self.base.checksum, *told]).encode()).hexdigest()
 
     def __call__(self, spec: SubmodelSpec) -> LoraModel:
         """Build the module of a spec: its width is the share of the full rank."""
@@ -245,7 +255,7 @@ class LoraBuilder:
 
     def targets_of(self, kept: int) -> tuple[str, ...]:
         """Return the modules that have an adapter in a member with so many blocks."""
-        within = re.compile(rf"{re.escape(self.blocks)}\.(\d+)\.")
+        within = re.compile(rf"{re.escape(self.blocks)}\.(\d+)(?:\.|$)")
         found = [(name, within.match(name)) for name in self.targets]
         return tuple(n for n, m in found if not self.blocks or m is None or int(m[1]) < kept)
 

@@ -15,15 +15,13 @@ from nefl.config.learning import LORA
 from nefl.errors import ConfigError, DataError
 from nefl.extras import need
 from nefl.models.base import EXTRA, Base, FolderBase, MadeBase, open_folder
-from nefl.models.lora import LoraBuilder, find_blocks, find_targets
+from nefl.models.lora import SCALING, LoraBuilder, find_blocks, find_targets
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family, SubmodelSpec, build_on_meta
 from nefl.references import import_function, is_reference
 
 TARGETS = ("q_proj", "v_proj")
 RANKS = (2, 4, 8, 16)
-SCALING = 2.0
-"""alpha/rank where no alpha is given."""
 
 
 @dataclass(frozen=True)

@@ -72,22 +72,26 @@ def learned_state(module: nn.Module) -> dict[str, Tensor]:
     return {name: t for name, t in module.state_dict().items() if name not in frozen}
 
 
-def move_sharing(module: nn.Module, device: torch.device, moved: dict[int, Tensor]) -> nn.Module:
+Moved = dict[tuple[object, ...], tuple[Tensor, Tensor]]
+"""Tensors that were moved to a device, by where and how they lay: as they were, and there."""
+
+
+def move_sharing(module: nn.Module, device: torch.device, moved: Moved) -> nn.Module:
     """Move a module to a device; frozen tensors that others have there already are theirs.
 
     Args:
         module: the module.
         device: where it goes.
-        moved: the frozen tensors that are there, by where they came from; it is added to.
+        moved: the frozen tensors that are there; it is added to.
     """
     frozen = frozen_names(module) if device.type != "cpu" else ()
     there: dict[str, Tensor] = {}
     for name, tensor in module.state_dict().items():
         if name in frozen:
-            place = tensor.data_ptr()
-            if place not in moved:
-                moved[place] = tensor.to(device)
-            there[name] = moved[place]
+            place = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+            if place not in moved:  # kept as it was too: no other tensor can come to lie there
+                moved[place] = tensor, tensor.to(device)
+            there[name] = moved[place][1]
     module.load_state_dict(there, strict=False, assign=True)
     return module.to(device)
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nefl.nesting.frozen import frozen_names
+
 BatchNorm = _BatchNorm
 """Every batch normalisation of torch, whatever its number of dimensions."""
 
@@ -94,11 +96,14 @@ def has_static_norms(module: nn.Module) -> bool:
 
 
 def tracked_norms(module: nn.Module) -> dict[str, BatchNorm]:
-    """Return the norms with running statistics, by name."""
+    """Return the norms with running statistics, by name; those whose statistics are frozen not."""
+    frozen = frozen_names(module)
     return {
         name: child
         for name, child in module.named_modules()
-        if isinstance(child, BatchNorm) and child.track_running_stats
+        if isinstance(child, BatchNorm)
+        and child.track_running_stats
+        and (f"{name}.running_mean" if name else "running_mean") not in frozen
     }
 
 
@@ -107,7 +112,8 @@ def measuring_norms(module: nn.Module) -> Iterator[set[str]]:
     """Measure norms over all batches that the module is given meanwhile, in evaluation mode.
 
     Static norms get the mean and variance over all of it. Tracked ones forget what they tracked
-    and average the batches' means and variances; those that no batch came by stay as they were.
+    and average the batches' means and variances; those that no batch came by, and frozen ones,
+    stay as they were.
 
     Yields:
         A set that holds, afterwards, the names of the tracked norms that were measured.

@@ -124,6 +124,9 @@ class Wanted:
         expected: dict[str, tuple[object, object]] = {
             "family": (card.family, self.family.fingerprint),
             "submodel": (card.submodel, submodel),
+            "model": (card.model, self.model),
+            # Constant step sizes are no tensors: the family's fingerprint does not tell them.
+            "member": (card.spec, self.family.specs[self.family.index(submodel)]),
             "batch size": (card.batch_size, self.batch_size),
             "loss": (card.loss, self.loss_name),
             "input": (card.signature, self.task.signature),

@@ -76,7 +76,8 @@ def first_state(setting: Setting) -> FirstState:
     if trained.base != setting.family.base_checksum:
         raise ConfigError(
             f"model.start {given}: its base is {trained.base[:12] or 'none'}, another one than "
-            f"this run's ({setting.family.base_checksum[:12] or 'none'}); start from a run on it"
+            f"this run's ({setting.family.base_checksum[:12] or 'none'}), or its adapters have "
+            "another alpha or seed; start from a run with the same"
         )
     state, new = adopt(trained.state, fresh, setting.family, _matched_rows(setting, trained))
     state = recalibrate(state, setting.family, list(_batches(setting)))
