@@ -90,6 +90,7 @@ def test_clients_by_name() -> None:
         next_token_examples(texts, TextOptions(length=8, without=("d",)), "here")
 
 
+@pytest.mark.long
 def test_a_run_of_pieces_completes_texts(pieces: str, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text(TEXT)
     (tmp_path / "tokenizer.json").write_text(pieces)

@@ -80,6 +80,7 @@ class Refusing(nefl.Aggregate):
 """
 
 
+@pytest.mark.long
 def test_memory_is_kept_where_an_update_counted_in_workers_and_after_a_kill(
     small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ print("fine")
 """
 
 
+@pytest.mark.long
 def test_narrow_projections_spoil_no_memory() -> None:
     """Strided 1×1 convolutions of 2 to 7 channels write past their memory with channels last."""
     family = make_family("resnet8", "nefl-wd")  # 7, 10, 13, 15 and 16 channels

@@ -69,6 +69,7 @@ def test_every_recipe_passes(
         assert {note.split(":")[0] for note in notes} == expected, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [

@@ -71,6 +71,7 @@ def test_format(run: Path, name: str, tmp_path: Path) -> None:
     assert described.macs > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_int8(run: Path, name: str, tmp_path: Path, record_property: Any) -> None:
     out = tmp_path / "model"

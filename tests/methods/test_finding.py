@@ -94,6 +94,7 @@ NAMES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(("method", "options"), NAMES.values(), ids=NAMES)
 def test_a_method_runs_alike_in_workers_and_after_a_kill(

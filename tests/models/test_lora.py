@@ -442,7 +442,7 @@ def test_what_is_given_with_adapters_is_in_the_checksum(llama: Path) -> None:
         return lora_family(llama, TAKES, ranks=[1, 2], **given).base_checksum
 
     assert checksum() == checksum(seed=1) == checksum(alpha=4) == open_folder(llama).checksum
-    others = [{"alpha": 20}, {"fixed_a": True}, {"fixed_a": True, "seed": 1}]
+    others: list[dict[str, Any]] = [{"alpha": 20}, {"fixed_a": True}, {"fixed_a": True, "seed": 1}]
     others += [{"fixed_a": True, "alpha": 20}]
     assert len({checksum(), *(checksum(**given) for given in others)}) == len(others) + 1
 

@@ -13,6 +13,7 @@ from nefl.running.assembly import Setting, assemble
 from nefl.state import TrainTask
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("submodel", [1, 2])
 def test_an_update_is_torchs(setting: Setting, tiny: dict[str, Any], submodel: int) -> None:
     """Batches of 8 and a smaller one, momentum, decay, and a rate that changes at every step."""

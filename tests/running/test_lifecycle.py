@@ -651,6 +651,7 @@ def test_the_first_run_learns(tmp_path: Path) -> None:
     assert summary["average"] > 0.85
 
 
+@pytest.mark.long
 def test_real_cifar10_trains(tmp_path: Path, cifar10: Path) -> None:
     values = {
         "rounds": 2,

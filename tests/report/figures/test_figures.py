@@ -74,7 +74,7 @@ def test_coverage_and_tiers_count_every_update(trained: Path) -> None:
     assert updates == sum(summary["coverage"]["updates_by_submodel"].values()) == 8
 
 
-UNUSUAL = ("simulated-time", "by-time", "discards", "failures")
+UNUSUAL = ("simulated-time", "by-time", "discards", "failures", "searched")
 """Figures of what ordinary runs do not have."""
 
 

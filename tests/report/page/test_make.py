@@ -143,6 +143,7 @@ def test_seeds_are_averaged_and_drawn_each_on_request(
     opened.check()
 
 
+@pytest.mark.long
 def test_a_budget_picks_the_lowest_perplexity_and_tables_name_it(
     page: Page, make_run: MakeRun, tmp_path: Path
 ) -> None:
