@@ -1,13 +1,24 @@
 """Tokenizers: bytes, trained on the data, or from a file; in data, in files and in messages."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nefl
 from nefl.data.readers import NEXT, read_options
-from nefl.data.texts import TextOptions, next_token_examples, own_texts
-from nefl.data.tokens import Bytes, Pieces, facts_to_send, find_tokens, tokens_of, train_pieces
+from nefl.data.texts import TextOptions, next_token_examples, own_texts, read_json_lines
+from nefl.data.tokens import (
+    Bytes,
+    Pieces,
+    Tokens,
+    facts_to_send,
+    find_tokens,
+    tokens_of,
+    train_pieces,
+)
 from nefl.errors import ConfigError, DataError
 from nefl.serving.predictor import Predictor
 
@@ -111,3 +122,39 @@ def test_a_run_of_pieces_completes_texts(pieces: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     nefl.export_submodel(run, folder, submodel=2, format_name="huggingface", examples=8)
     assert (folder / "tokenizer.json").read_text() == pieces
+
+
+def test_clients_are_chosen_where_texts_are_classified_too(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    lines = [
+        {"text": f"{name} {n}", "label": "even" if n % 2 == 0 else "odd", "client": name}
+        for name in ("a", "b", "c")
+        for n in range(8)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    options = TextOptions(length=8, client="client", without=("b",))
+    found = read_json_lines(path, options, classify=True)
+    assert found.facts["owners"] == ["a", "c"]
+    assert len(found.train["tokens"]) + len(found.test["tokens"]) == 16
+    with pytest.raises(ConfigError, match="no column says whose a text is"):
+        read_json_lines(path, TextOptions(length=8, only=("a",)), classify=True)
+    with pytest.raises(ConfigError, match=r"data.options.only of .*'d'"):
+        read_json_lines(path, TextOptions(length=8, client="client", only=("d",)), classify=True)
+
+
+def test_a_tokenizer_of_classified_texts_sees_those_for_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    lines = [{"text": f"text {n:02}", "label": str(n % 2)} for n in range(20)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    seen: list[bytes] = []
+
+    def watched(name: str, texts: Iterable[bytes], vocabulary: int) -> Tokens:
+        seen.extend(texts)
+        return find_tokens(name, seen, vocabulary)
+
+    monkeypatch.setattr("nefl.data.texts.find_tokens", watched)
+    found = read_json_lines(path, TextOptions(length=7), classify=True)
+    rows = [bytes(row.astype(np.uint8)) for row in found.train["tokens"]]
+    assert sorted(seen) == sorted(rows)

@@ -44,8 +44,8 @@ class TextOptions:
         only: the clients to take, by name: packages, folders, values of the column; all if none
             is named.
         without: clients to leave out.
-        tokenizer: `bytes`; `bpe`, trained on the training part of the data; or the file of one,
-            or a folder with `tokenizer.json` in it.
+        tokenizer: `bytes`; `bpe`, trained on the data; or the file of one, or a folder with
+            `tokenizer.json` in it.
         vocabulary: for `bpe`, how many tokens there may be.
     """
 
@@ -84,10 +84,10 @@ def read_stdlib(options: TextOptions) -> Examples:
 
 def read_stdlib_packages(options: TextOptions) -> Examples:
     """Return pieces of the standard library's source with the package that each is from."""
-    texts = stdlib_texts()
+    texts = _chosen(stdlib_texts(), options, "stdlib-packages")
     sizes = {name: sum(map(len, parts)) for name, parts in texts.items()}
     chosen = sorted(sorted(sizes, key=lambda name: (-sizes[name], name))[: options.classes])
-    tokens = _tokens_for(options, texts)
+    tokens = _tokens_for(options, {name: texts[name] for name in chosen})
     rows, labels = [], []
     for label, name in enumerate(chosen):
         cut = _cut(tokens.encode(b"\n".join(texts[name])), options.length)[: options.most]
@@ -153,18 +153,41 @@ def read_json_lines(path: Path, options: TextOptions, *, classify: bool) -> Exam
     owner = None if options.client is None else np.asarray(_column(table, options.client, path))
     if classify:
         kept = _first_of_each(owner, len(texts), options.most)
+        kept = kept[_asked_for(owner, len(texts), options, str(path))[kept]]
         names, labels = np.unique(
             np.asarray([str(each) for each in _column(table, options.label, path)]),
             return_inverse=True,
         )
-        tokens = _tokens_for(options, {"all": texts})
-        rows = np.stack([padded(texts[place], options.length, tokens) for place in kept])
         labels, owner = labels[kept].astype(np.int64), None if owner is None else owner[kept]
+        training, _ = split_rows(len(kept), labels, options.test, options.seed)
+        seen = (texts[place] for place in kept[training])
+        tokens = find_tokens(options.tokenizer, seen, options.vocabulary)
+        rows = np.stack([padded(texts[place], options.length, tokens) for place in kept])
         return _labelled(rows, labels, list(map(str, names)), owner, options, str(path), tokens)
     gathered: dict[str, list[bytes]] = {}
     for place, text in enumerate(texts):
         gathered.setdefault("all" if owner is None else str(owner[place]), []).append(text)
     return next_token_examples(gathered, options, str(path), owned=owner is not None)
+
+
+def _asked_for(
+    owner: npt.NDArray[Any] | None, rows: int, options: TextOptions, source: str
+) -> npt.NDArray[np.bool_]:
+    """Return which rows belong to clients that options ask for.
+
+    Raises:
+        ConfigError: naming a client that is not there, or the option where rows are nobody's.
+    """
+    if not options.only and not options.without:
+        return np.ones(rows, np.bool_)
+    if owner is None:
+        key = "only" if options.only else "without"
+        raise ConfigError(
+            f"data.options.{key} of {source}: names clients, and no column says whose a text is; "
+            "set data.options.client"
+        )
+    chosen = _chosen({str(name): () for name in np.unique(owner)}, options, source)
+    return np.isin(owner.astype(str), list(chosen))
 
 
 def _first_of_each(
@@ -311,7 +334,11 @@ def _labelled(
 
 
 def _tokens_for(options: TextOptions, texts: Mapping[str, Sequence[bytes]]) -> Tokens:
-    """Return the tokenizer of options; one that is trained sees nothing that is for testing."""
+    """Return the tokenizer of options; one that is trained sees the first part of every text.
+
+    That part is as large as the share of rows for training. Where all rows are kept in order, those
+    for testing are not in it.
+    """
 
     def training() -> Iterator[bytes]:
         for _, some in sorted(texts.items()):
