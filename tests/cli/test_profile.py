@@ -152,6 +152,7 @@ def apart(classes, input_shape):
 """
 
 
+@pytest.mark.long
 def test_a_model_of_ones_own_is_profiled_if_its_corners_mean_the_same(tmp_path: Path) -> None:
     (tmp_path / "fusednet.py").write_text(FUSED, encoding="utf-8")
     good = run("profile", "fusednet:apart", "--input", "1x8x8", "--json", cwd=tmp_path)

@@ -128,6 +128,7 @@ def test_a_worker_that_dies_costs_nothing_and_is_replaced(
         assert len(set(engine.pids) - set(before)) == 1
 
 
+@pytest.mark.long
 def test_a_task_that_kills_its_workers_fails(
     quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_task_that_kills_its_workers_fails(
     assert isinstance(alive, ClientUpdate)
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_while_evaluating_costs_nothing(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -17,7 +17,11 @@ from nefl.measured import MeasuredBy
 from nefl.serving.predictor import Predictor
 
 CASES = [
-    *[("next-token", name) for name, form in FORMATS.items() if not form.is_folder],
+    *[
+        pytest.param("next-token", name, marks=pytest.mark.long if name == "executorch" else ())
+        for name, form in FORMATS.items()
+        if not form.is_folder
+    ],
     ("text-classification", "onnx"),
     ("text-classification", "torch-export"),
     ("table-classification", "onnx"),

@@ -27,6 +27,7 @@ def settings(quick: dict[str, Any], weights: Path, **more: Any) -> dict[str, Any
     return quick | {"model": quick["model"] | {"weights": str(weights)}} | more
 
 
+@pytest.mark.long
 def test_a_run_starts_from_its_file_on_every_engine(
     quick: dict[str, Any], weights: Path, tmp_path: Path
 ) -> None:

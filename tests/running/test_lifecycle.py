@@ -193,6 +193,7 @@ def test_stop_and_resume(quick: dict[str, Any], tmp_path: Path, every: int) -> N
     assert again.summary["bytes_up"] == straight["bytes_up"]
 
 
+@pytest.mark.long
 def test_resume_on_another_engine(quick: dict[str, Any], tmp_path: Path) -> None:
     straight = train(quick, tmp_path / "straight").summary["state_sha256"]
     with pytest.raises(KeyboardInterrupt):
@@ -263,6 +264,7 @@ def test_kills_at_random_moments_change_nothing(quick: dict[str, Any], tmp_path:
     assert not list(run.rglob("*.part")), "nothing half-written is left"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("signals", "ignored"),
     [
@@ -614,6 +616,7 @@ def dropping(classes, input_shape):
 """
 
 
+@pytest.mark.long
 def test_dropout_and_unsaved_buffers_repeat_on_every_engine(
     quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_the_page_updates_itself(served: tuple[Path, str], browser: Browser) -> 
     page.close()
 
 
+@pytest.mark.long
 def test_a_second_seed_joins_while_the_page_is_watched(
     make_run: MakeRun, browser: Browser, tmp_path: Path
 ) -> None:
