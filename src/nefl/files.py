@@ -6,7 +6,8 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -39,14 +40,23 @@ def write_atomically(
     """
     check_target(path, follow_links=follow_links)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    with _in_place(path, target) as filled:
+        write(filled)
+        _make_durable(filled)
+
+
+@contextmanager
+def _in_place(path: Path, target: Path) -> Iterator[Path]:
+    """Give a place beside a target to fill; what is there afterwards takes the target's place.
+
+    Raises:
+        RunError: naming the path as it was given, if it cannot be written.
+    """
     beside: Path | None = None
     try:
         beside = Path(tempfile.mkdtemp(".part", f".{target.name}.", target.parent))
         filled = beside / target.name
-        write(filled)
-        filled.chmod(0o666 & ~_umask())  # safetensors would keep others of a group from reading
-        with filled.open("rb") as file:
-            os.fsync(file.fileno())
+        yield filled
         filled.replace(target)
         sync_folder(target.parent)
     except (OSError, SafetensorError) as error:  # the latter wraps what the system said
@@ -57,6 +67,12 @@ def write_atomically(
     finally:
         if beside is not None:
             shutil.rmtree(beside, ignore_errors=True)
+
+
+def _make_durable(file: Path) -> None:
+    file.chmod(0o666 & ~_umask())  # safetensors would keep others of a group from reading
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
@@ -70,26 +86,11 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
         RunError: if something is there, or it cannot be written.
     """
     check_folder_target(path)
-    beside: Path | None = None
-    try:
-        beside = Path(tempfile.mkdtemp(".part", f".{path.name}.", path.parent))
-        filled = beside / path.name
+    with _in_place(path, path) as filled:
         filled.mkdir()
         write(filled)
         for file in filled.iterdir():
-            file.chmod(0o666 & ~_umask())
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-        filled.replace(path)
-        sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise RunError(
-            f"{path}: cannot be written ({_reason(error)}); free some space or check "
-            "the folder's permissions, then try again"
-        ) from error
-    finally:
-        if beside is not None:
-            shutil.rmtree(beside, ignore_errors=True)
+            _make_durable(file)
 
 
 def check_folder_target(path: Path) -> None:

@@ -7,6 +7,7 @@ nests. Whatever is no factor of an adapter is averaged by coverage.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,7 +23,7 @@ LEAST = 1e-12
 """The norm that an adapter of zeros counts with: where all are zero, all count alike."""
 
 
-class _OfFactors:
+class _OfFactors(ABC):
     """What both averages share: checks and all other tensors are those of the plain mean."""
 
     def __init__(
@@ -49,11 +50,13 @@ class _OfFactors:
         after = self._rest.finish()
         return replace(after, shared={**after.shared, **self._averaged()})
 
+    @abstractmethod
     def _take(self, trained: Tensors, weight: float) -> None:
-        raise NotImplementedError
+        """Take the factors of an update that counts so much."""
 
+    @abstractmethod
     def _averaged(self) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """Return the factors after the round."""
 
 
 class PaddedAverage(_OfFactors):

@@ -10,6 +10,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
+from nefl.rounds import Observer
+
 Tamper = Callable[[Message], Message | None]
 
 
@@ -98,3 +100,14 @@ def population(count: int, first: int = 1000) -> dict[int, dict[str, Any]]:
         first + (client * 7) % count * 13: {"partition-id": client, "num-partitions": count}
         for client in range(count)
     }
+
+
+class Killed(Observer):
+    """Ends a run in its second round, as a kill between two updates would."""
+
+    seen = 0
+
+    def task_done(self, done: int, tasks: int) -> None:
+        self.seen += 1
+        if self.seen == tasks + 2:
+            raise KeyboardInterrupt

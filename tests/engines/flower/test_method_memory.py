@@ -13,9 +13,8 @@ from nefl.engines.flower.node.context_memory import ContextMemory
 from nefl.engines.flower.server.counted import CountedRounds
 from nefl.engines.flower.server.mailbox import Grid
 from nefl.flower import connect_to, site_client
-from nefl.rounds import Observer
 
-from .conftest import LocalGrid, population
+from .conftest import Killed, LocalGrid, population
 
 SETTINGS = {
     "rounds": 3,
@@ -40,17 +39,6 @@ class Refusing(nefl.Aggregate):
             raise nefl.UpdateError("refused")
         super().add(update)
 """
-
-
-class Killed(Observer):
-    """Ends a run in its second round, as a kill between two updates would."""
-
-    seen = 0
-
-    def task_done(self, done: int, tasks: int) -> None:
-        self.seen += 1
-        if self.seen == tasks + 2:
-            raise KeyboardInterrupt
 
 
 def sha(result: nefl.RunResult) -> str:

@@ -29,26 +29,14 @@ from nefl.errors import UpdateError
 from nefl.flower import connect_to, site_client
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
-from nefl.rounds import Observer
 from nefl.server.check import check_update
 from nefl.state import ClientUpdate, TrainTask
 from nefl.wire.layouts import SCALES, travel_bytes
 
-from .conftest import LocalGrid, population
+from .conftest import Killed, LocalGrid, population
 
 Settings = dict[str, Any]
 BOTH = {"wire": {"down": "int8", "up": "int8"}}
-
-
-class Killed(Observer):
-    """Ends a run in its second round, as a kill between two updates would."""
-
-    seen = 0
-
-    def task_done(self, done: int, tasks: int) -> None:
-        self.seen += 1
-        if self.seen == tasks + 2:
-            raise KeyboardInterrupt
 
 
 def sha(result: nefl.RunResult) -> str:
