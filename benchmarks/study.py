@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ from nefl.recipes import recipe_names
 TUNING_SEED = 9
 STEPS: Mapping[str, Mapping[str, Any]] = {
     "mean": {},
-    "momentum-0.6": {"server.step.name": "momentum", "server.step.momentum": 0.6},
-    "momentum-0.8": {"server.step.name": "momentum", "server.step.momentum": 0.8},
+    "momentum": {"server.step.name": "momentum", "server.step.momentum": 0.6},
 }
 """The grid of server steps, the same for every arm; rates are the steps' own."""
 
 FIRST = "small-cifar10-resnet20_pooled-"
 SMALL = f"{FIRST}nefl-d"
 PAPER_RATIOS = "[0.04,0.16,0.36,0.64,1.0]"
-MEMBERS = range(1, 6)
+MEMBERS = range(2, 6)
+"""Those that are trained alone by the able; the first is `fedavg-small`: all are able to."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +56,24 @@ def method(name: str, **options: Any) -> dict[str, Any]:
     return found | {f"model.method_options.{key}": value for key, value in options.items()}
 
 
-def alone(family: str) -> list[Arm]:
-    """Return each member of a family alone, trained by those able; the middle one is tuned."""
+def exclusive(family: str, members: Sequence[int]) -> list[Arm]:
+    """Return members of a family alone, each trained by those able; the middle one is tuned."""
     return [
         Arm(
             f"exclusive-{member}",
             method("exclusive", member=member, family=family),
             tuned_as="" if member == 3 else "exclusive-3",
         )
-        for member in MEMBERS
+        for member in members
     ]
 
 
-def within(name: str, family: str, **options: Any) -> Arm:
-    return Arm(name, method("within", family=family, **options))
+WITHIN: Mapping[str, Mapping[str, Any]] = {"nefl-d": {}, "nefl-wd": {"leave": 1.0}}
+"""How members are trained within each family, chosen on the tuning seed; docs/study.md tells."""
 
 
-CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    "within": {"teacher": "largest"},
-    "within-fading": {"teacher": "largest", "fade": 0.0},
-    "within-untaught": {"teacher": "none"},
-    "within-light": {"teacher": "largest", "weight": 0.3},
-    "within-all": {"teacher": "largest", "which": "all"},
-}
-"""Ways to train members within, of which one goes on; all with momentum 0.6, on the tuning seed."""
+def within(family: str, **settings: Any) -> Arm:
+    return Arm("within", method("within", family=family, **WITHIN[family]), **settings)
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,9 @@ class Protocol:
         settings: what they all set besides.
         family: the nested family that it is about.
         arms: further arms than those that every protocol has.
+        alone: the members that are trained alone too.
         needs_data: whether it is on CIFAR-10.
+        tuned_on: the protocol whose server steps its arms take; its own if left out.
         every_method: whether it has all methods of the recipes instead, with the plain average.
     """
 
@@ -99,19 +95,21 @@ class Protocol:
     family: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     arms: Sequence[Arm] = ()
+    alone: Sequence[int] = MEMBERS
     needs_data: bool = True
+    tuned_on: str = ""
     every_method: bool = False
 
-    def all_arms(self, chosen: str) -> list[Arm]:
-        """Return what is set beside each other; `chosen` is the way to train members within."""
+    def all_arms(self) -> list[Arm]:
+        """Return what is set beside each other."""
         if self.every_method:
             return [Arm(name, method(name), step="mean") for name in METHODS]
         return [
             Arm(self.family, method(self.family)),
-            within("within", self.family, **CANDIDATES[chosen]),
+            within(self.family),
             Arm("fedavg-small", method("fedavg-small")),
             Arm("fedavg", method("fedavg")),
-            *alone(self.family),
+            *exclusive(self.family, self.alone),
             *self.arms,
         ]
 
@@ -126,22 +124,37 @@ METHODS = [
     if name.startswith(FIRST) and not name.endswith("-dirichlet")
 ]
 PROTOCOLS = {
-    "first-iid": Protocol(SMALL, "nefl-d", arms=(*RIVALS, Arm("nefl-wd", method("nefl-wd")))),
-    "first-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", arms=RIVALS),
-    "long": Protocol(SMALL, "nefl-d", {"rounds": 400, "server.evaluate_every": 50}),
+    "first-iid": Protocol(
+        SMALL,
+        "nefl-d",
+        arms=(
+            *RIVALS,
+            Arm("nefl-wd", method("nefl-wd")),
+            replace(within("nefl-wd"), name="within-wd", tuned_as="within"),
+        ),
+    ),
+    "first-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", arms=RIVALS, tuned_on="first-iid"),
+    "tiers": Protocol(SMALL, "nefl-d", {"partition.kind": "tiers"}, tuned_on="first-iid"),
+    "strokes": Protocol("digit-strokes", "nefl-wd", needs_data=False),
     "capacity": Protocol(
         SMALL,
         "nefl-wd",
         {
-            "rounds": 400,
+            "rounds": 200,
             "server.evaluate_every": 50,
             "model.ratios": PAPER_RATIOS,
             "data.train": 50000,
             "clients.count": 500,
         },
+        tuned_on="first-iid",
     ),
-    "tiers": Protocol(SMALL, "nefl-d", {"partition.kind": "tiers"}),
-    "strokes": Protocol("digit-strokes", "nefl-wd", needs_data=False),
+    "long": Protocol(
+        SMALL,
+        "nefl-d",
+        {"rounds": 400, "server.evaluate_every": 50},
+        alone=(3, 5),
+        tuned_on="first-iid",
+    ),
     "methods-iid": Protocol(SMALL, "nefl-d", every_method=True),
     "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", every_method=True),
 }
@@ -196,26 +209,6 @@ class Study:
             print(f"{question}: {self.chosen[question]} of {scores}", flush=True)
         return self.chosen[question]
 
-    def candidate(self) -> str:
-        """Return the way to train members within that goes on: best where size does not count."""
-        protocol, folder = PROTOCOLS["first-iid"], self.out / "tuning" / "within"
-        return self.best(
-            "within",
-            {
-                name: (
-                    folder / name,
-                    settings_of(
-                        protocol,
-                        within(name, protocol.family, **options),
-                        "momentum-0.6",
-                        TUNING_SEED,
-                        self.data,
-                    ),
-                )
-                for name, options in CANDIDATES.items()
-            },
-        )
-
     def step(self, name: str, protocol: Protocol, arm: Arm) -> str:
         """Return an arm's server step in a protocol, tuned on its own."""
         if arm.step or arm.tuned_as:
@@ -235,9 +228,11 @@ class Study:
     def protocol(self, name: str, seeds: int) -> None:
         """Tune the arms of a protocol, then make its runs, one seed of everything at a time."""
         protocol = PROTOCOLS[name]
-        chosen = "" if protocol.every_method else self.candidate()
-        arms = sorted(protocol.all_arms(chosen), key=lambda arm: bool(arm.tuned_as))
-        steps = {arm.name: self.step(name, protocol, arm) for arm in arms}
+        arms = sorted(protocol.all_arms(), key=lambda arm: bool(arm.tuned_as))
+        tuned_on = protocol.tuned_on or name
+        there = PROTOCOLS[tuned_on]
+        tuned = {arm.name: arm for arm in there.all_arms()}
+        steps = {arm.name: self.step(tuned_on, there, tuned[arm.name]) for arm in arms}
         jobs = [
             (
                 self.out / name / f"{arm.name}-s{seed}",

@@ -108,6 +108,26 @@ def test_with_corners_given_only_what_it_has_for_itself_changes() -> None:
     assert not torch.equal(small.state_dict()["norm.running_mean"], mine["norm.running_mean"])
 
 
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_corners_that_are_left_alone_have_less_of_the_gradient(share: float) -> None:
+    small, large = nets()
+    member, plain = Member(1, small, FAMILY.own_names(1)), copy.deepcopy(large)
+    task = TrainTask(1, 0, 2)
+    local = Local(large, TASK, task, 1, {}, within={1: member})
+    outputs, wanted = local.member(2, leaves=1, share=share)(INPUTS), plain(INPUTS)
+    assert torch.equal(outputs, wanted)
+    for each in (outputs, wanted):
+        torch.autograd.backward(nn.functional.cross_entropy(each, ROWS["labels"]))
+    inner = {n: p.shape for n, p in small.named_parameters() if n not in FAMILY.own_names(1)}
+    for name, parameter in large.named_parameters():
+        there = plain.get_parameter(name).grad
+        assert there is not None
+        if name in inner:
+            there[corner(inner[name])] *= 1 - share
+        torch.testing.assert_close(parameter.grad, there, msg=name)
+    torch.testing.assert_close(large.state_dict(), plain.state_dict(), rtol=0, atol=0)
+
+
 def test_a_member_runs_in_the_mode_of_the_model() -> None:
     small, large = nets()
     member, before = Member(1, small, FAMILY.own_names(1)), copy.deepcopy(small.state_dict())

@@ -37,7 +37,10 @@ class Said(nn.Module):
         self.asked[self.number] += 1
         return self.logits
 
-    def run(self, _: nn.Module, inputs: Tensor, *, corners_given: bool = False) -> Tensor:
+    def run(
+        self, _: nn.Module, inputs: Tensor, *, corners_given: bool = False, instead: object
+    ) -> Tensor:
+        assert not instead
         outputs: Tensor = self(inputs)
         return outputs.detach() if corners_given else outputs
 
@@ -159,6 +162,9 @@ def test_a_client_with_nothing_inside_trains_as_ever() -> None:
         ({"every": 0}, "every is 0: give a whole number from 1"),
         ({"from_round": 1.5}, "from_round is 1.5: give a whole number from 1"),
         ({"teaching": 1.1}, "teaching is 1.1: give a share from 0 to 1"),
+        ({"leave": 2}, "leave is 2: give a share from 0 to 1"),
+        ({"leave": 1.0, "which": "own"}, "left to a member that does not train them; set which"),
+        ({"leave": 1.0, "trains": "own"}, "which is 'smallest' and trains is 'own'"),
         ({"temperature": 2.0}, "temperature without a teacher"),
         ({"temperature": 0}, "temperature is 0: give a number above 0"),
         ({"which": "one", "teacher": "none", "weight": 2.0}, "every, weight and fade: with which"),

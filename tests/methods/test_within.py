@@ -156,6 +156,7 @@ class Twin:
                         gradient = parameters[n].grad
                         assert gradient is not None
                         assert p.grad is not None
+                        gradient[box(p.shape)] *= 1 - self.how.leave
                         gradient[box(p.shape)] += p.grad
             trained = [*parameters.values(), *mine]
             norm = torch.stack([p.grad.square().sum() for p in trained if p.grad is not None])
@@ -209,6 +210,8 @@ TAUGHT = {"teacher": "largest", "weight": 0.5, "teaching": 0.25, "temperature": 
         (2, {1, 2}, TAUGHT),
         (2, {1, 2}, {"every": 2, "trains": "own"}),
         (2, {1, 2}, {"from_round": 2, "which": "all"}),
+        (2, {1, 2}, {"leave": 1.0}),
+        (2, {1, 2}, {"leave": 0.3, "every": 2}),
     ],
 )
 def test_a_run_is_separate_models_with_copied_corners(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -33,20 +34,47 @@ class Member:
             if name in places and name not in own
         }
         self._statistics = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+        self._kept_out: dict[str, Tensor] = {}
 
-    def run(self, model: nn.Module, inputs: Tensor, *, corners_given: bool = False) -> Tensor:
+    def run(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        *,
+        corners_given: bool = False,
+        instead: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
         """Return the member's outputs with the corners of a model, in that model's mode.
 
         With `corners_given` no gradient reaches the corners, and shared statistics stay unchanged.
+        What stands in `instead` is taken in place of the model's tensors.
         """
         self._module.train(model.training)
-        theirs = model.state_dict(keep_vars=not corners_given)
+        theirs = model.state_dict(keep_vars=not corners_given) | dict(instead or {})
         shared = {name: theirs[name][where] for name, where in self._corners.items()}
         if corners_given:
             shared |= {name: shared[name].clone() for name in shared.keys() & self._statistics}
         # Tied tensors are given at each of their places, as views of the same one.
         outputs: Tensor = functional_call(self._module, shared, (inputs,), tie_weights=False)
         return outputs
+
+    def left_alone(self, model: nn.Module, share: float) -> dict[str, Tensor]:
+        """Return a model's parameters, the same numbers, for a loss that leaves the corners alone.
+
+        Of such a loss's gradient this share is kept from the member's corners. Parameters in which
+        it has no corner, or that are not trained, are not among them.
+        """
+        every = model.named_parameters(remove_duplicate=False)
+        named = {name: parameter for name, parameter in every if parameter.requires_grad}
+        left: dict[str, Tensor] = {}
+        for name in self._corners.keys() & named.keys():
+            whole = named[name]
+            if name not in self._kept_out:
+                kept_out = torch.zeros_like(whole, requires_grad=False)
+                kept_out[self._corners[name]] = share
+                self._kept_out[name] = kept_out
+            left[name] = torch.lerp(whole, whole.detach(), self._kept_out[name])
+        return left
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters, by the names they travel by."""

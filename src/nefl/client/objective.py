@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from nefl.client.member import Members
+from nefl.client.member import Member, Members
 from nefl.config import LocalConfig
 from nefl.errors import NestingError
 from nefl.nesting.signature import Signature
@@ -90,16 +91,33 @@ class Local:
         """The numbers of the members that are trained inside the submodel."""
         return tuple(self.within)
 
-    def member(self, number: int, *, corners_given: bool = False) -> Callable[[Tensor], Tensor]:
-        """Return a function that runs a member on inputs.
+    def member(
+        self, number: int, *, corners_given: bool = False, leaves: int = 0, share: float = 1.0
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function that runs a member on inputs; the client's own submodel is one too.
 
         It runs with the leading corners of the model's tensors, no copies, and with what the member
         has for itself: its norms with their statistics, its step sizes. Gradients reach both, or
         with `corners_given` only what it has for itself.
 
+        Args:
+            number: the member.
+            corners_given: whether its corners are taken as given.
+            leaves: a member inside, whose corners it leaves alone; 0 for none.
+            share: the share of the gradient that is kept from these.
+
         Raises:
-            NestingError: if that member is not trained inside the submodel.
+            NestingError: if one of them is not trained inside the submodel.
         """
+        instead = self._inside(leaves).left_alone(self.model, share) if leaves else {}
+        if number == self.submodel:
+            return lambda inputs: functional_call(self.model, instead, (inputs,), tie_weights=False)
+        found = self._inside(number)
+        return lambda inputs: found.run(
+            self.model, inputs, corners_given=corners_given, instead=instead
+        )
+
+    def _inside(self, number: int) -> Member:
         found = self.within.get(number)
         if found is None:
             named = ", ".join(map(str, self.within)) or "none"
@@ -107,7 +125,7 @@ class Local:
                 f"member {number}: trained inside submodel {self.submodel} are {named}; let "
                 "Objective.members return it"
             )
-        return lambda inputs: found.run(self.model, inputs, corners_given=corners_given)
+        return found
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:

@@ -49,6 +49,8 @@ class Within(Objective):
         temperature: what both are divided by before they are compared.
         trains: whether members train their corners and what they have for themselves (`all`), or
             only the latter (`own`): norms and step sizes, say.
+        leave: the share of the others' gradients that is kept from the corners of the smallest
+            member of the step. With 1 these are trained by its loss alone.
     """
 
     which: Which = "smallest"
@@ -60,6 +62,7 @@ class Within(Objective):
     teaching: float = DEFAULTS["teaching"]
     temperature: float = DEFAULTS["temperature"]
     trains: Trains = "all"
+    leave: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no step could follow."""
@@ -73,7 +76,9 @@ class Within(Objective):
             value = getattr(self, key)
             whole = isinstance(value, int) and not isinstance(value, bool)
             require(whole and value >= 1, f"{key} is {value!r}: give a whole number from 1")
-        require(0 <= self.teaching <= 1, f"teaching is {self.teaching}: give a share from 0 to 1")
+        for key in ("teaching", "leave"):
+            value = getattr(self, key)
+            require(0 <= value <= 1, f"{key} is {value}: give a share from 0 to 1")
         require(
             0 < self.temperature < 1e6, f"temperature is {self.temperature}: give a number above 0"
         )
@@ -94,6 +99,13 @@ class Within(Objective):
             self.which != "one" or plain,
             "every, weight and fade: with which 'one' a step trains a single member, which counts "
             "in full; leave them out",
+        )
+        inside_trains = self.which not in ("own", "one") and self.trains == "all"
+        require(
+            self.leave == 0 or inside_trains,
+            f"leave is {self.leave}, which is {self.which!r} and trains is {self.trains!r}: the "
+            "corners would be left to a member that does not train them; set which to 'smallest', "
+            "say, and trains to 'all'",
         )
 
     @property
@@ -151,7 +163,8 @@ class Within(Objective):
             [number] = chosen
             return local.learned.loss_of(self._outputs(local, number, inputs), target)
         numbers = (local.submodel, *chosen)
-        outputs = {number: self._outputs(local, number, inputs) for number in numbers}
+        alone = min(chosen) if chosen and self.leave else 0
+        outputs = {number: self._outputs(local, number, inputs, alone) for number in numbers}
         losses = {k: local.learned.loss_of(out, target) for k, out in outputs.items()}
         taught = self._taught(local, outputs, losses)
         if not chosen:
@@ -174,11 +187,14 @@ class Within(Objective):
             return (smallest, _drawn(others)) if others else (smallest,)
         return members
 
-    def _outputs(self, local: Local, number: int, inputs: Tensor) -> Tensor:
-        if number == local.submodel:
+    def _outputs(self, local: Local, number: int, inputs: Tensor, alone: int = 0) -> Tensor:
+        """Return a member's outputs, or the own submodel's; `alone` is whose corners are left."""
+        leaves = alone if number != alone else 0
+        if number == local.submodel and not leaves:
             own: Tensor = local.model(inputs)
             return own
-        return local.member(number, corners_given=self.trains == "own")(inputs)
+        given = self.trains == "own"
+        return local.member(number, corners_given=given, leaves=leaves, share=self.leave)(inputs)
 
     def _taught(
         self, local: Local, outputs: Mapping[int, Tensor], losses: Mapping[int, Tensor]

@@ -87,6 +87,7 @@ def within(
     teaching: float = 0.5,
     temperature: float = 1.0,
     trains: Trains = "all",
+    leave: float = 0.0,
 ) -> Method:
     """Return a method whose clients train smaller submodels inside their own.
 
@@ -101,6 +102,7 @@ def within(
         teaching: the share of a taught one's loss that comes from its teacher.
         temperature: what outputs are divided by before they are compared.
         trains: whether they train their corners too, or only what they have for themselves.
+        leave: the share of the others' gradients that is kept from the smallest one's corners.
     """
     inside = Within(
         which,
@@ -112,6 +114,7 @@ def within(
         teaching=teaching,
         temperature=temperature,
         trains=trains,
+        leave=leave,
     )
     about = "smaller submodels are trained inside larger ones"
     return replace(_plain_row(family), objective=inside, about=about)
