@@ -30,8 +30,7 @@ STEPS: Mapping[str, Mapping[str, Any]] = {
 FIRST = "small-cifar10-resnet20_pooled-"
 SMALL = f"{FIRST}nefl-d"
 PAPER_RATIOS = "[0.04,0.16,0.36,0.64,1.0]"
-MEMBERS = range(2, 6)
-"""Those that are trained alone by the able; the first is `fedavg-small`: all are able to."""
+MEMBERS = range(1, 6)
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,9 @@ METHODS = [
     for name in recipe_names()
     if name.startswith(FIRST) and not name.endswith("-dirichlet")
 ]
+LARGER = MEMBERS[1:]
+"""Members of `nefl-wd` that are trained alone by the able; the first is `fedavg-small`."""
+
 PROTOCOLS = {
     "first-iid": Protocol(
         SMALL,
@@ -135,7 +137,7 @@ PROTOCOLS = {
     ),
     "first-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", arms=RIVALS, tuned_on="first-iid"),
     "tiers": Protocol(SMALL, "nefl-d", {"partition.kind": "tiers"}, tuned_on="first-iid"),
-    "strokes": Protocol("digit-strokes", "nefl-wd", needs_data=False),
+    "strokes": Protocol("digit-strokes", "nefl-wd", alone=LARGER, needs_data=False),
     "capacity": Protocol(
         SMALL,
         "nefl-wd",
@@ -146,13 +148,14 @@ PROTOCOLS = {
             "data.train": 50000,
             "clients.count": 500,
         },
+        alone=LARGER,
         tuned_on="first-iid",
     ),
     "long": Protocol(
         SMALL,
         "nefl-d",
         {"rounds": 400, "server.evaluate_every": 50},
-        alone=(3, 5),
+        alone=(1, 3, 5),
         tuned_on="first-iid",
     ),
     "methods-iid": Protocol(SMALL, "nefl-d", every_method=True),

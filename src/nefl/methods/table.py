@@ -10,7 +10,7 @@ from nefl.client.within import Teacher, Trains, Which, Within
 from nefl.errors import ConfigError, unknown_name
 from nefl.methods.method import Method
 from nefl.nesting.modules import StepSize
-from nefl.server.steps import FedDyn, Scaffold
+from nefl.server.steps import FedDyn, Momentum, Scaffold
 
 ENTRY_POINTS = "nefl.methods"
 """The group of entry points by which installed packages give methods a name."""
@@ -21,6 +21,20 @@ _ROWS = {
     "nefl-d": Method("depth", learned_steps=True, about="NeFL, depth alone"),
     "nefl-do": Method(
         "depth", learned_steps=True, compensated=True, about="NeFL-D, steps start larger"
+    ),
+    "nefl-co-d": Method(
+        "depth",
+        learned_steps=True,
+        objective=Within("smallest"),
+        step=Momentum(),
+        about="NeFL-D, the smallest trained within by all, server momentum",
+    ),
+    "nefl-co-wd": Method(
+        "both",
+        learned_steps=True,
+        objective=Within("smallest", leave=1.0),
+        step=Momentum(),
+        about="NeFL-WD, the smallest's corner trained for it by all, server momentum",
     ),
     "nefl-wd-nl": Method("both", about="NeFL-WD with constant steps"),
     "nefl-w-nl": Method("width", about="NeFL-W with constant steps"),
