@@ -12,7 +12,8 @@ from nefl.artifacts.searched import SEARCHED, read_searched
 from nefl.config.reading import parse_member
 from nefl.elastic.budget import Budget
 from nefl.errors import ConfigError
-from nefl.fleet.searching import Found, Scored, search_run
+from nefl.fleet.laboratory import Scored
+from nefl.fleet.searching import Found, search_run
 from nefl.fleet.space import STEPS, Space
 from nefl.nesting.spec import SubmodelSpec
 from nefl.report.figures.search_figures import BEST, search_records

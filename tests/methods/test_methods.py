@@ -53,6 +53,14 @@ def test_fjord_is_nefl_w_with_constant_steps(quick: dict[str, Any], tmp_path: Pa
     assert fjord["state_sha256"] == nefl["state_sha256"]
 
 
+def test_nefl_co_is_within_with_momentum(quick: dict[str, Any], tmp_path: Path) -> None:
+    named = train(tiny(quick, "nefl-co-wd"), tmp_path / "named").summary
+    options = {"family": "nefl-wd", "leave": 1.0}
+    settings = {"model.method_options": options, "server.step.name": "momentum"}
+    spelled = train(tiny(quick, "within", **settings), tmp_path / "spelled").summary
+    assert named["state_sha256"] == spelled["state_sha256"]
+
+
 def test_static_norms_keep_no_statistics_while_training() -> None:
     family = make_family("resnet8", "heterofl")
     module = family.build(family.specs[-1])

@@ -1,8 +1,11 @@
 """`nefl design`: a family of submodels for a fleet of devices."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from time import monotonic
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich import box
@@ -10,11 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.notes import to_json
-from nefl.cli.terminal import console_for_tables, say
-from nefl.cli.train import DEFAULT_RECIPE
+from nefl.cli.progress import LINE_SECONDS, ProgressObserver, show_duration
+from nefl.cli.terminal import Terminal, console_for_tables, say
+from nefl.cli.train import DEFAULT_RECIPE, EXIT_INTERRUPTED, terminate_as_interrupt
 from nefl.cli.user_files import write_output
+from nefl.config import RunConfig
 from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.errors import ConfigError
+from nefl.fleet.evidence import TRIES, TrainedScore
 from nefl.fleet.explaining import show_amount
 from nefl.fleet.fitting import COVERAGE, FittedFamily, Placement, fit_family
 from nefl.fleet.kinds import LATENCY, MEMORY, RUN_MEMORY, TIME, read_fleet
@@ -45,6 +51,18 @@ def design(
     coverage: Annotated[
         float, typer.Option(help="Share of the population that must be able to train each part.")
     ] = COVERAGE,
+    score: Annotated[
+        Literal["size", "trained"],
+        typer.Option(help="Which of two members is better: by size, or cut out of a warm-up."),
+    ] = "size",
+    warm_up: Annotated[
+        Path | None,
+        typer.Option(help="With --score trained, the folder of the warm-up, made or taken."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of the warm-up; a fifth of the recipe's if left out.")
+    ] = None,
+    tries: Annotated[int, typer.Option(help="Members that are scored after it.")] = TRIES,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the family: .svg, .png, .pdf or .json.")
     ] = None,
@@ -65,7 +83,14 @@ def design(
         if key not in ("members", "ratios")
     }
     config = config_from(with_settings(values, given), recipe)
-    found = fit_family(config, fleet, members=members, coverage=coverage)
+    evidence = _evidence(config, score, warm_up, rounds, tries, out)
+    try:
+        with evidence as scored, terminate_as_interrupt():
+            found = fit_family(config, fleet, members=members, coverage=coverage, score=scored)
+    except KeyboardInterrupt:
+        stopped = "stopped; the same command goes on from here"
+        Terminal(stderr=True, soft_wrap=True).print(Text(stopped))
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     if out is not None:
         write_output(out, recipe_text(found, devices))
     if figure is not None:
@@ -75,6 +100,57 @@ def design(
         say(to_json(report_of(found), indent=2))
     else:
         _show(found, model, out)
+
+
+@contextmanager
+def _evidence(
+    config: RunConfig,
+    score: str,
+    warm_up: Path | None,
+    rounds: int | None,
+    tries: int,
+    out: Path | None,
+) -> Iterator[TrainedScore | None]:
+    """Return the score by a warm-up, if that is asked for."""
+    if score == "size":
+        given = [flag for flag, value in (("--warm-up", warm_up), ("--rounds", rounds)) if value]
+        if given:
+            raise ConfigError(f"{' and '.join(given)}: without --score trained nothing is trained")
+        yield None
+        return
+    if tries < FEWEST:
+        raise ConfigError(f"--tries {tries}: give {FEWEST} or more, or nothing can be told")
+    if warm_up is None and out is None:
+        raise ConfigError("--score trained: say with --warm-up in which folder to train")
+    folder = warm_up or cast("Path", out).with_suffix(".warm-up")
+    length = rounds if rounds is not None else max(1, config.rounds // 5)
+    console = Terminal(stderr=True, soft_wrap=True)
+    observer = ProgressObserver(length, console)
+    lines = _ScoredLines(console, observer)
+    try:
+        yield TrainedScore(config, folder, length, tries, observers=(observer,), progress=lines)
+    finally:
+        observer.close()
+
+
+class _ScoredLines:
+    """Says on the standard error how many members are scored, and how long the others take."""
+
+    def __init__(self, console: Terminal, training: ProgressObserver) -> None:
+        self._console, self._training = console, training
+        self._started = self._last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note of a member that was scored; now and then say so."""
+        now = monotonic()
+        if done == 1:
+            self._training.close()
+            self._started = now
+        if now - self._last >= LINE_SECONDS or done == total:
+            self._last = now
+            left = (now - self._started) / max(1, done - 1) * (total - done)
+            said = f"{done} of {total} members scored, {show_duration(left)} left"
+            self._console.print(Text(said))
 
 
 def recipe_text(found: FittedFamily, devices: Path) -> str:
@@ -167,6 +243,9 @@ def _devices_table(found: FittedFamily) -> Table:
         )
     return table
 
+
+FEWEST = 4
+"""Fewer scored members than this say nothing of the others."""
 
 BUDGETS = (MEMORY, TIME, RUN_MEMORY, LATENCY)
 

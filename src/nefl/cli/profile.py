@@ -66,7 +66,7 @@ def profile(
     ] = None,
     members: Annotated[
         str | None,
-        typer.Option(help="A recipe whose [[model.members]] are taken, instead of ratios."),
+        typer.Option(help="A recipe whose table model.members is taken, instead of ratios."),
     ] = None,
     cohort: Annotated[int, typer.Option(help="Clients in a round, for the coverage.")] = 10,
     figure: Annotated[

@@ -17,7 +17,8 @@ from nefl.cli.progress import LINE_SECONDS, show_duration
 from nefl.cli.terminal import Terminal, console_for_tables, say
 from nefl.cli.train import TrustCode
 from nefl.elastic.budget import parse_budget
-from nefl.fleet.searching import EXAMPLES, Found, Scored, search_run
+from nefl.fleet.laboratory import Scored
+from nefl.fleet.searching import EXAMPLES, Found, search_run
 from nefl.report.figures.search_figures import BEST, search_records
 from nefl.wording import show_bytes, show_count
 

@@ -65,8 +65,12 @@ def explain(
     if len(broken) == len(larger):
         said = f"{shared}{_nearest_break(candidates, broken, uses, limits)}"
     else:
-        said = shared or "a larger one that fits would not be inside the next member; "
-        said = said.removesuffix("; ")
+        inside = candidates.inside(kept[number + 1])
+        open_to_it = [c for c in larger if fits[c] and inside[c]]
+        reason = "a larger one that fits would not be inside the next member; "
+        if open_to_it and max(scores[c] for c in open_to_it) <= scores[mine]:
+            reason = "a larger one that fits scores no more; "
+        said = (shared or reason).removesuffix("; ")
     if scores[best] > (1 + NOTABLE) * scores[mine]:
         said += (
             f"; by itself it could have {candidates.describe(best)}, which scores "

@@ -1,6 +1,6 @@
 """From a fleet to a family: every kind of device the best member that it can train and run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -34,6 +34,9 @@ ROUNDING = 1e-9
 
 ATTEMPTS = 30
 """How often budgets are narrowed where the method costs more than its members alone."""
+
+Score = Callable[[Candidates, Sequence[Group]], Numbers]
+"""Gives each candidate a score above 0, knowing which of them fit which kinds of device."""
 
 _listed_once = lru_cache(maxsize=8)(list_candidates)
 
@@ -90,6 +93,7 @@ def fit_family(
     *,
     members: int = 5,
     coverage: float = COVERAGE,
+    score: Score | None = None,
 ) -> FittedFamily:
     """Design a family for a fleet.
 
@@ -99,6 +103,7 @@ def fit_family(
         fleet: the devices.
         members: how many members there may be, the full model among them.
         coverage: the share of the population that must be able to train each element.
+        score: which of two members is better, if not by their size.
 
     Raises:
         ConfigError: naming the devices and the budgets that nothing fits, or the method that
@@ -108,10 +113,10 @@ def fit_family(
         raise ConfigError(f"members {members}, coverage {coverage}: give 1 or more, and 0 to 1")
     setting, _ = check_run(_with_full_alone(config))
     candidates = _candidates(setting)
-    scores = size_score(candidates)
     fits = _Fits(setting, fleet)
     full = len(candidates) - 1
     wanted = 1.0 if members == 1 else coverage
+    scores: Numbers | None = None
     for _ in range(ATTEMPTS):
         groups = fits.groups(candidates.costs)
         if any(not group.fits.any() for group in groups):
@@ -120,6 +125,8 @@ def fit_family(
         if not able or able < wanted - ROUNDING:
             uses = fits.uses(candidates.costs)
             raise no_coverage(able, wanted, uses, fits.limits, candidates, fleet, groups)
+        if scores is None:  # not before it is known that there is something to score
+            scores = size_score(candidates) if score is None else score(candidates, groups)
         chosen = choose_chain(candidates, scores, groups, members)
         kept = sorted({*chosen.values(), full}, key=lambda c: candidates.costs.params[c])
         listed = tuple(candidates.member(c) for c in kept)
