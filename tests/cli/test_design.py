@@ -1,9 +1,11 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from nefl.config.reading import config_from, read_config
+from nefl.fleet.kinds import read_fleet
 from nefl.running.assembly import assemble
 
 from .conftest import call
@@ -56,4 +58,60 @@ def test_what_a_design_refuses(tmp_path: Path) -> None:
         done = call("design", *arguments, "-o", "r.toml", cwd=tmp_path)
         assert done.returncode == 2
         assert words in done.stderr
+        assert not (tmp_path / "r.toml").exists()
+
+
+def test_a_device_measures_itself_for_a_design(tmp_path: Path) -> None:
+    asked = ["measure", "resnet8", "--name", "mine", "--bandwidth", "1MB", "--memory", "50MB"]
+    done = call(*asked, "--batch", "2", "-o", "mine.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [kind] = read_fleet(tmp_path / "mine.toml").devices
+    assert (kind.name, kind.bandwidth) == ("mine", 1e6)
+    assert kind.macs_per_second > 0
+    both = call("measure", "--bandwidth", "1MB", "--url", "http://127.0.0.1/", cwd=tmp_path)
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "give one of them" in both.stderr
+
+
+def test_what_a_search_prints(digits_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(digits_run, tmp_path / "run"))
+    few = ["--population", "2", "--generations", "1", "--examples", "20"]
+    done = call("search", "run", "--fits", "params<30k", *few, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    best = next(line for line in done.stdout.splitlines() if line.startswith("best: "))
+    member = best.removeprefix("best: ").split(": accuracy")[0]
+    assert f"nefl export run --member '{member}' -o FILE" in done.stdout
+    told = json.loads(call("search", str(run), "--fits", "params<30k", *few, "--json").stdout)
+    assert told["best"]["member"] == member
+    assert told["best"]["params"] < 30_000
+    none = call("search", str(run), "--fits", "params<10")
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "no member fits: the smallest (width = 0.0625" in none.stderr
+
+
+def test_a_design_by_evidence_goes_on_with_its_warm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nefl.fleet.fitting.WIDTHS", (0.25, 0.5, 0.75, 1.0))
+    monkeypatch.setattr("nefl.fleet.evidence.DRAWN", 3)
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    sizes = ["data.train=60", "data.test=20", "clients.count=2", "clients.per_round=1"]
+    given = ["resnet8", "--devices", "fleet.toml", "--method", "nefl-w", "-o", "r.toml"]
+    given += ["--score", "trained", "--tries", "4"]
+    given += [word for each in sizes for word in ("--set", each)]
+    done = call("design", *given, "--rounds", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4 members scored" in done.stderr
+    assert (tmp_path / "r.warm-up" / "summary.json").exists()
+    assert config_from(read_config(tmp_path / "r.toml")).model.method == "nefl-w"
+    (tmp_path / "r.toml").unlink()
+    for arguments, words in (
+        ([*given, "--rounds", "2"], "r.warm-up: holds another run than the warm-up"),
+        ([*given[:-8], "--tries", "2"], "--tries 2: give 4 or more"),
+        ([*given[:5], "--rounds", "2"], "--rounds: without --score trained nothing is trained"),
+        ([*given[:5], "--score", "trained"], "say with --warm-up in which folder to train"),
+    ):
+        refused = call("design", *arguments, cwd=tmp_path)
+        assert refused.returncode == 2, arguments
+        assert words in refused.stderr
         assert not (tmp_path / "r.toml").exists()
