@@ -1,19 +1,22 @@
 """Whether a designed family is better than one by ratios, on devices of equal budgets.
 
-    python benchmarks/fleets.py runs/fleets --recipe cifar10-resnet20-iid --seeds 0 1 2
+    python benchmarks/fleets.py runs/fleets --set data.root=PATH/TO/cifar10
 
 Protocol, written before any run. Three fleets; what a device has is a share of what the full model
 takes: training memory, time of a round, memory to run. For each fleet and seed the same run is
-trained twice: with the family that `nefl design` chooses for the fleet, and with a family by ratios
-in which every kind has the largest ratio, in steps of 0.05, whose member keeps to its budgets, as
-one would find by trying. In both a client trains the largest member that fits its device.
-Afterwards a kind of device is worth the accuracy of the largest member that keeps to all of its
-budgets; if there is none, that counts as 0. Told are the worst kind and the mean over the
-population. The design wins on a fleet if both are higher in the mean over seeds.
+trained three times: with the family that `nefl design` chooses for the fleet by size, with the one
+that it chooses by evidence (`--score trained`, one warm-up for all fleets, on a seed of its own, so
+with other examples), and with a family by ratios in which every kind has the largest ratio, in
+steps of 0.05, whose member keeps to its budgets, as one would find by trying. In all a client
+trains the largest member that fits its device. Afterwards a kind of device is worth the accuracy of
+the largest member that keeps to all of its budgets; if there is none, that counts as 0. Told are
+the worst kind and the mean over the population. A design wins on a fleet if both are higher than by
+ratios in the mean over seeds.
 
-Then, of the first seed's designed run on each fleet, members are cut and scored at random (a search
-of one generation without a limit): how well does the score by size rank them by accuracy?
-(Spearman's rank correlation.)
+Then, of the first seed's designed run on each fleet, fifty members are cut and scored at random (a
+search of one generation without a limit). Spearman's rank correlation says how well the score on
+the examples that choose ranks their accuracy on as many others, how well size does, and how well
+MACs rank the latency that is measured.
 """
 
 import argparse
@@ -30,13 +33,18 @@ import nefl
 from nefl.config import RunConfig
 from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.elastic.budget import Budget
+from nefl.engines.tuning import tuned_process
 from nefl.estimate import check_run
+from nefl.export.source import open_run
 from nefl.fleet.costs import Costs, costs_of
+from nefl.fleet.evidence import TrainedScore
 from nefl.fleet.fitting import FittedFamily, fit_family
 from nefl.fleet.kinds import FleetFile, Kind
-from nefl.fleet.searching import search_run
+from nefl.fleet.laboratory import Laboratory
+from nefl.fleet.searching import EXAMPLES, search_run
 from nefl.recipes import recipe_values
 
+WARM_UP_SEED = 9
 DEADLINE = 60.0
 STEP = 5
 """Hundredths between two ratios that are tried."""
@@ -140,6 +148,13 @@ def by_ratio(fitted: FittedFamily, fleet: FleetFile) -> RunConfig:
     return config(*reversed(ratios))
 
 
+def members_of(config: RunConfig) -> str:
+    """Say what the members of a run are, in a few words."""
+    ratios = config.model.ratios or ()
+    listed = [f"{m.width:g} {m.blocks or ''}".strip() for m in config.model.members]
+    return "; ".join([*map(str, ratios), *listed])
+
+
 def trained(config: RunConfig, folder: Path) -> list[float]:
     """Train a run, unless it is there; return the accuracy of each member."""
     summary = folder / "summary.json"
@@ -152,7 +167,7 @@ def trained(config: RunConfig, folder: Path) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("out", type=Path, help="the folder of the runs")
-    parser.add_argument("--recipe", default="cifar10-resnet20-iid")
+    parser.add_argument("--recipe", default="small-cifar10-resnet20_pooled-nefl-wd")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--fleets", nargs="+", choices=FLEETS, default=list(FLEETS))
@@ -165,11 +180,23 @@ def main() -> None:
     for name in given.fleets:
         fleet = fleet_for(FLEETS[name], *full_costs(base))
         fitted = fit_family(base, fleet)
-        ratios = by_ratio(fitted, fleet)
+        warmed = replace(base, seed=WARM_UP_SEED)
+        score = TrainedScore(warmed, given.out / "warm-up", max(1, base.rounds // 5))
+        families = {
+            "designed": fitted.config,
+            "by evidence": fit_family(base, fleet, score=score).config,
+            "ratios": by_ratio(fitted, fleet),
+        }
+        for family, config in families.items():
+            print(f"{name}, {family}: {members_of(config)}", file=sys.stderr, flush=True)
         for seed in given.seeds:
-            for family, config in (("designed", fitted.config), ("ratios", ratios)):
+            for family, config in families.items():
                 run = replace(config, seed=seed)
-                found = worth(fleet, run, trained(run, given.out / f"{name}-{family}-{seed}"))
+                found = worth(
+                    fleet,
+                    run,
+                    trained(run, given.out / f"{name}-{family.replace(' ', '-')}-{seed}"),
+                )
                 average = sum(fleet.share(k) * found[k.name] for k in fleet.devices)
                 kinds = ", ".join(f"{k} {v:.4f}" for k, v in found.items())
                 row = f"{min(found.values()):.4f} | {average:.4f} | {kinds}"
@@ -178,12 +205,24 @@ def main() -> None:
 
 
 def rank(run: Path, members: int) -> None:
-    """Say how well size ranks members that are cut out of a run by their accuracy."""
-    found = search_run(run, Budget(), population=members, generations=1)
+    """Say how well scores, size and MACs rank members that are cut out of a run."""
+    timed = Budget(latency=1e6)
+    found = search_run(run, timed, population=members, generations=1)
+    source = open_run(run)
+    with tuned_process(source.setting.config.engine.threads):
+        laboratory = Laboratory(source, run, timed, EXAMPLES)
+        accuracy = [laboratory.check(each) for each in found.scored]
     size = [np.sqrt(each.cost.params * each.cost.macs) for each in found.scored]
-    scores = [each.score for each in found.scored]
-    said = f"{spearmanr(size, scores).statistic:.3f} over {len(scores)} members"
-    print(f"{run.name}: rank correlation of size and accuracy {said}", file=sys.stderr, flush=True)
+    score = [each.score for each in found.scored]
+    macs = [each.cost.macs for each in found.scored]
+    latency = [each.cost.latency for each in found.scored]
+    for what, one, other in (
+        ("score and accuracy", score, accuracy),
+        ("size and accuracy", size, accuracy),
+        ("MACs and latency", macs, latency),
+    ):
+        said = f"{spearmanr(one, other).statistic:.3f} over {len(one)} members"
+        print(f"{run.name}: rank correlation of {what} {said}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
