@@ -23,7 +23,9 @@ def searched(drawn: Sequence[DrawnRun]) -> Figure:
         "metric on the examples that choose. Those of which no other costs less and scores as "
         "much are joined by a line."
     )
-    return Figure("searched", "Members that can be cut", about, _picture(), records)
+    measured = {str(record["metric"]) for record in records}
+    title = measured.pop() if len(measured) == 1 else "score"
+    return Figure("searched", "Members that can be cut", about, _picture(title), records)
 
 
 def search_records(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -50,18 +52,18 @@ def search_records(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _picture() -> Spec:
+def _picture(title: str) -> Spec:
     x: Spec = {
         "field": "MACs",
         "type": "quantitative",
         "scale": {"type": "log"},
-        "axis": {"format": "~s", "title": "MACs of a prediction"},
+        "axis": {"format": "~s", "title": "MACs of a prediction", "tickCount": 5},
     }
     y: Spec = {
         "field": "score",
         "type": "quantitative",
         "scale": {"zero": False},
-        "axis": {"title": "score"},
+        "axis": {"title": title},
     }
     tips = [{"field": name, "type": "nominal"} for name in ("run", "member", "state", "metric")]
     tips += [{"field": name, "type": "quantitative"} for name in ("MACs", "parameters", "score")]
