@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nefl.cli.app import app
-from nefl.cli.profile import show_blocks, show_bytes, show_count
+from nefl.cli.profile import show_blocks
 from nefl.errors import OwnCodeError
-from nefl.wording import counted
+from nefl.wording import counted, show_bytes, show_count
 
 from .conftest import call, run
 
@@ -113,6 +113,7 @@ FUSED = """
 from torch import nn
 from nefl import Family, SubmodelSpec
 from nefl.nesting.spec import kept_channels
+from nefl.wording import show_bytes, show_count
 
 class Net(nn.Module):
     def __init__(self, channels, classes, inputs):

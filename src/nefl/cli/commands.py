@@ -37,11 +37,16 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: click.Command(name, help=_help_of(name)) for name in COMMANDS}
+        self.commands = {name: click.Command(name) for name in COMMANDS}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names in the order of the table."""
         return list(COMMANDS)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the commands, each with its help; where none is asked for, none is read."""
+        self.commands = {name: click.Command(name, help=_help_of(name)) for name in COMMANDS}
+        super().format_help(ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
