@@ -43,10 +43,12 @@ class LazyGroup(TyperGroup):
         """Return the names in the order of the table."""
         return list(COMMANDS)
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the commands, each with its help; where none is asked for, none is read."""
-        self.commands = {name: click.Command(name, help=_help_of(name)) for name in COMMANDS}
-        super().format_help(ctx, formatter)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; its help is read from its source when somebody asks for it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and found.help is None and cmd_name in COMMANDS:
+            found.help = _help_of(cmd_name)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
