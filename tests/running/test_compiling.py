@@ -21,9 +21,8 @@ def test_savings_are_weighed_against_compiling(
 ) -> None:
     setting = setting_of(quick)
     steps = steps_to_come(setting)
-    monkeypatch.setattr(
-        compiling, "_times", lambda *_, **__: [9.0, 2 * compiling.WORTH_TRYING / steps]
-    )
+    a_step = 2 * compiling.WORTH_TRYING / steps
+    monkeypatch.setattr(compiling, "_times", lambda *_, **__: [9.0, a_step])
     measured = Measured(eager=2.0, compiled=1.5, compiling=compiling_takes)
     monkeypatch.setattr(compiling, "_measured", lambda *_: measured)
     found, reason = settled(setting)
