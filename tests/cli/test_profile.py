@@ -113,7 +113,6 @@ FUSED = """
 from torch import nn
 from nefl import Family, SubmodelSpec
 from nefl.nesting.spec import kept_channels
-from nefl.wording import show_bytes, show_count
 
 class Net(nn.Module):
     def __init__(self, channels, classes, inputs):
