@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,8 +14,6 @@ from nefl.config import DeviceConfig, MemberConfig, RunConfig
 from nefl.errors import ConfigError
 from nefl.files import read_small
 from nefl.parsing import parse_json, parse_toml
-
-Read = TypeVar("Read", RunConfig, MemberConfig)
 
 _LISTED = {"devices": DeviceConfig, "members": MemberConfig}
 """What lists of tables hold, by their keys."""
@@ -33,9 +31,10 @@ def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     """
     _check_booleans(values, source)
     try:
-        return _adapter(RunConfig).validate_python(dict(values))
+        config: RunConfig = _adapter(RunConfig).validate_python(dict(values))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
+    return config
 
 
 def _check_booleans(values: Mapping[str, Any], source: str) -> None:
@@ -51,7 +50,8 @@ def _check_booleans(values: Mapping[str, Any], source: str) -> None:
 
 
 @lru_cache(maxsize=2)
-def _adapter(part: type[Read]) -> TypeAdapter[Read]:
+def _adapter(part: type[Any]) -> TypeAdapter[Any]:
+    """Return what reads a part; making one takes as long as reading a hundred."""
     return TypeAdapter(part)
 
 
@@ -154,9 +154,8 @@ def parse_member(text: str) -> MemberConfig:
         ConfigError: if that is not what the text says.
     """
     try:
-        return _adapter(MemberConfig).validate_python(
-            parse_toml(f"member = {{ {text} }}")["member"]
-        )
+        member = parse_toml(f"member = {{ {text} }}")["member"]
+        found: MemberConfig = _adapter(MemberConfig).validate_python(member)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -165,3 +164,4 @@ def parse_member(text: str) -> MemberConfig:
         raise ConfigError(
             f"member {text!r}: give its settings, as in 'width = 0.5, blocks = [1, 1, 2]'"
         ) from None
+    return found

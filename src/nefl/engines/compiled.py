@@ -38,4 +38,4 @@ def compile_full_batches(module: nn.Module, batch_size: int, family_size: int) -
         full = module.training and len(inputs) == batch_size
         return (compiled if full else plain)(inputs, *others, **named)
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward

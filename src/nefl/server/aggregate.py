@@ -294,7 +294,7 @@ class _OwnSums:
     def _apart(self, whole: Tensors) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for kind, names in self._names.items():
-            parts = whole[kind].split([self._layout[name].numel for name in names])
+            parts = torch.split(whole[kind], [self._layout[name].numel for name in names])
             for name, part in zip(names, parts, strict=True):
                 shape = self._layout[name].shape
                 found[name] = part if len(shape) == 1 else part.view(shape)

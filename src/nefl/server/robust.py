@@ -176,7 +176,7 @@ def _decide(questions: Sequence[Question], voters: int, low: int) -> None:
     for row in rows[low : voters - low]:
         total.add_(row.to(torch.float64))
     decided = total.div_(voters - 2 * low).to(spare.dtype)
-    parts = decided.split([place.numel() for place, _ in questions])
+    parts = torch.split(decided, [place.numel() for place, _ in questions])
     for (place, _), part in zip(questions, parts, strict=True):
         place.copy_(part.view(place.shape))
 
