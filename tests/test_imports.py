@@ -21,6 +21,7 @@ RANK = {
     "own_code": 1,
     "own_source": 0,
     "references": 3,
+    "remembered": 3,
     "state": 1,
     "web": 3,
     "config": 2,

@@ -52,6 +52,32 @@ def test_what_needs_no_torch_loads_none(commands: list[list[str]]) -> None:
     assert loaded == "[]"
 
 
+def test_a_family_is_costed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time nothing of it is counted; other questions are."""
+    monkeypatch.setenv("NEFL_CACHE", str(tmp_path))
+    asked = ["profile", "resnet8", "--input", "1x8x8", "--json"]
+    first, again = loaded_by([asked]), loaded_by([asked])
+    assert "torch" in first[1]
+    assert again == (first[0], "[]")
+    assert "torch" in loaded_by([[*asked, "--batch", "8"]])[1]
+
+
+def test_training_loads_no_compiler() -> None:
+    """It takes longer than all of torch, in every worker."""
+    script = (
+        "import sys, torch, nefl.engines.worker, nefl.running.lifecycle\n"
+        "from nefl.client.optimiser import make_optimiser\n"
+        "from nefl.config import LocalConfig\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "descent = make_optimiser(model, LocalConfig())\n"
+        "torch.autograd.backward(model(torch.ones(3, 2)).sum())\n"
+        "descent.step()\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
 def test_comparing_runs_loads_no_torch(quick: dict[str, Any], tmp_path: Path) -> None:
     # Trained in this process and compared in another: what the runs noted must be enough.
     for seed in (0, 1):
@@ -67,7 +93,8 @@ def test_help_is_that_of_the_commands() -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     for name in COMMANDS:
-        shown, real = group.commands[name], load_command(name)
+        shown, real = group.get_command(click.Context(group), name), load_command(name)
+        assert shown is not None
         assert shown.help == real.help
         assert shown.get_short_help_str() == real.get_short_help_str()
 

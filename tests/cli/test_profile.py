@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nefl.cli.app import app
-from nefl.cli.profile import show_blocks, show_bytes, show_count
+from nefl.cli.profile import show_blocks
 from nefl.errors import OwnCodeError
-from nefl.wording import counted
+from nefl.wording import counted, show_bytes, show_count
 
 from .conftest import call, run
 

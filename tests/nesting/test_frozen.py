@@ -77,6 +77,7 @@ def test_training_moves_nothing_that_is_frozen() -> None:
     module = Net(SPECS[-1])
     before = {name: module.state_dict()[name].clone() for name in GIVEN}
     optimiser = make_optimiser(module, LocalConfig(optimizer="adamw", weight_decay=0.1))
+    assert isinstance(optimiser, torch.optim.Optimizer)
     module.train()
     assert module.up.training
     assert not module.norm.training

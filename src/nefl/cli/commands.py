@@ -37,11 +37,18 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: click.Command(name, help=_help_of(name)) for name in COMMANDS}
+        self.commands = {name: click.Command(name) for name in COMMANDS}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names in the order of the table."""
         return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; its help is read from its source when somebody asks for it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and found.help is None and cmd_name in COMMANDS:
+            found.help = _help_of(cmd_name)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

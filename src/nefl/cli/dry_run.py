@@ -8,12 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.notes import to_json
-from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.progress import show_duration
 from nefl.cli.terminal import console_for_tables, say
 from nefl.config import RunConfig
 from nefl.estimate import RunCost, estimate_run
-from nefl.wording import counted
+from nefl.wording import counted, show_bytes, show_count
 
 _DAY = 86_400
 

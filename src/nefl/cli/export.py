@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.notes import to_json
-from nefl.cli.profile import show_bytes, show_count
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.train import TrustCode
 from nefl.config.reading import parse_member
@@ -27,6 +26,7 @@ from nefl.export.export import (
 )
 from nefl.export.formats import ELASTIC, format_for
 from nefl.export.trainable import TrainableExport, export_trainable
+from nefl.wording import show_bytes, show_count
 
 
 def export(

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from nefl.cli.profile import signature_of
+from nefl.cli.profile import parse_shape
 from nefl.cli.terminal import say
 from nefl.cli.user_files import write_output
 from nefl.elastic.budget import BYTES, parse_amount
 from nefl.errors import ConfigError
+from nefl.estimate.family import signature_of
 from nefl.fleet.measuring import (
     entries_text,
     measure_bandwidth,
@@ -54,7 +55,8 @@ def measure(
     else:
         if not 1 <= batch <= 65_536 or not 1 <= threads <= 1024:
             raise ConfigError(f"batch {batch}, threads {threads}: give 1 to 65536, and 1 to 1024")
-        signature = signature_of(find_design(model).usual, input_shape, classes)
+        shape = None if input_shape is None else parse_shape(input_shape)
+        signature = signature_of(find_design(model).usual, shape, classes)
         found = measure_device(
             name,
             model,

@@ -6,11 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
-from nefl.cli.terminal import console_for_tables, say
+from nefl.cli.terminal import console_for_tables, in_columns, say
 from nefl.config import RunConfig
 from nefl.errors import unknown_name
 from nefl.recipes import load_recipe, recipe_names
@@ -101,25 +98,22 @@ def _setting(config: RunConfig, key: str) -> object:
 
 
 def _list(found: Mapping[str, RunConfig]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("recipe", overflow="fold")
-    for heading in ("clients", "rounds", "worst", "average"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("published in, or about", overflow="fold")
-    for name, config in found.items():
-        published = config.published
-        table.add_row(
+    headings = ("recipe", "clients", "rounds", "worst", "average", "published in, or about")
+    rows = [
+        (
             name,
             f"{config.clients.per_round}/{config.clients.count}",
             str(config.rounds),
-            _percent(published.worst),
-            _percent(published.average),
-            published.source or config.about,
+            _percent(config.published.worst),
+            _percent(config.published.average),
+            config.published.source or config.about,
         )
-    console = console_for_tables()
-    console.print(table)
+        for name, config in found.items()
+    ]
+    width = console_for_tables().width
+    say("\n".join(in_columns(headings, rows, width, folded=(0, 5))))
     more = "" if found else "; give fewer words, or none"
-    console.print(Text(f"{len(found)} of {len(recipe_names())} recipes{more}"))
+    say(f"{len(found)} of {len(recipe_names())} recipes{more}")
 
 
 def _percent(value: float | None) -> str:

@@ -7,7 +7,9 @@ rich. Both are shown as what they are.
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Any
 
 import typer
@@ -47,6 +49,39 @@ def console_for_tables() -> Terminal:
     """Return a console that cuts nothing off where there is no terminal to set the width."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=PIPE_WIDTH)
+
+
+def in_columns(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, folded: Collection[int]
+) -> Iterator[str]:
+    """Yield the lines of a long table, in a tenth of the time that rich takes for one.
+
+    Args:
+        headings: what stands above the columns.
+        rows: their cells.
+        width: how wide a line may be.
+        folded: the columns of texts, on the left and in lines where they are too long; the others
+            are numbers, on the right.
+    """
+    sizes = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    room = width - sum(size + 2 for n, size in enumerate(sizes) if n not in folded)
+    for place, column in enumerate(folded):  # texts share what numbers leave
+        fair = max(1, room // (len(folded) - place) - 2)
+        sizes[column] = min(sizes[column], fair)
+        room -= sizes[column] + 2
+    for number, row in enumerate((headings, *rows)):
+        cells = [
+            [cell] if len(cell) <= size else wrap(cell, size)
+            for cell, size in zip(row, sizes, strict=True)
+        ]
+        for line in zip_longest(*cells, fillvalue=""):
+            parts = (
+                text.ljust(size) if n in folded else text.rjust(size)
+                for n, (text, size) in enumerate(zip(line, sizes, strict=True))
+            )
+            yield "  ".join(parts).rstrip()
+        if number == 0:
+            yield "─" * min(width, sum(size + 2 for size in sizes) - 2)
 
 
 def say(text: object, *, err: bool = False, nl: bool = True) -> None:

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from nefl.artifacts.notes import stored_config, to_json
 from nefl.cli.dry_run import show_cost
-from nefl.cli.profile import show_bytes
 from nefl.cli.progress import ProgressObserver, show_duration
 from nefl.cli.tensorboard import TensorBoardObserver
 from nefl.cli.terminal import Terminal, console_for_tables, say
@@ -29,7 +28,7 @@ from nefl.report.reading.published import ALIKE
 from nefl.rounds import Observer
 from nefl.running import lifecycle
 from nefl.server.evaluate import mean_of
-from nefl.wording import counted
+from nefl.wording import counted, show_bytes
 
 EXIT_INTERRUPTED = 130
 DEFAULT_RECIPE = "digits"

@@ -145,8 +145,9 @@ class LocalConfig(Part):
         clip_norm: largest gradient norm; the method's if left out, 0 for none.
         memory_format: how images lie in memory while training; it changes speed and, in the
             last bits, results. `auto` takes channels_last for narrow networks.
-        compile: whether submodels are compiled by torch first; that pays for small networks in
-            long runs, and changes the last bits too.
+        compile: whether full batches are trained with code that torch compiles first, which
+            changes the last bits too. `auto` measures at the start whether that pays, and the
+            answer takes its place in the run's settings.
     """
 
     epochs: int = 5
@@ -157,7 +158,7 @@ class LocalConfig(Part):
     weight_decay: float = 0.0
     clip_norm: float | None = None
     memory_format: Literal["auto", "channels_last", "contiguous"] = "auto"
-    compile: bool = False
+    compile: bool | Literal["auto"] = False
 
     def __post_init__(self) -> None:
         """Refuse training that cannot go on or would go on for ever."""

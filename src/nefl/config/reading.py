@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,6 @@ from nefl.config import DeviceConfig, MemberConfig, RunConfig
 from nefl.errors import ConfigError
 from nefl.files import read_small
 from nefl.parsing import parse_json, parse_toml
-
-_ADAPTER = TypeAdapter(RunConfig)
-
-_MEMBER = TypeAdapter(MemberConfig)
 
 _LISTED = {"devices": DeviceConfig, "members": MemberConfig}
 """What lists of tables hold, by their keys."""
@@ -34,14 +31,15 @@ def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     """
     _check_booleans(values, source)
     try:
-        return _ADAPTER.validate_python(dict(values))
+        config: RunConfig = _adapter(RunConfig).validate_python(dict(values))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
+    return config
 
 
 def _check_booleans(values: Mapping[str, Any], source: str) -> None:
     """Refuse true and false for numbers, and numbers for them: Python would take both."""
-    defaults = flatten(RunConfig().to_dict())
+    defaults = _defaults()
     for key, value in flatten(values).items():
         default = defaults.get(key)
         if not (isinstance(default, int | float) and isinstance(value, int | float)):
@@ -49,6 +47,17 @@ def _check_booleans(values: Mapping[str, Any], source: str) -> None:
         if isinstance(default, bool) != isinstance(value, bool):
             wanted = "true or false" if isinstance(default, bool) else "a number"
             raise ConfigError(f"{source}: {key} is {str(value).lower()}: give {wanted}")
+
+
+@lru_cache(maxsize=2)
+def _adapter(part: type[Any]) -> TypeAdapter[Any]:
+    """Return what reads a part; making one takes as long as reading a hundred."""
+    return TypeAdapter(part)
+
+
+@lru_cache(maxsize=1)
+def _defaults() -> dict[str, Any]:
+    return flatten(RunConfig().to_dict())
 
 
 def _explain(error: ValidationError) -> str:
@@ -145,7 +154,8 @@ def parse_member(text: str) -> MemberConfig:
         ConfigError: if that is not what the text says.
     """
     try:
-        return _MEMBER.validate_python(parse_toml(f"member = {{ {text} }}")["member"])
+        member = parse_toml(f"member = {{ {text} }}")["member"]
+        found: MemberConfig = _adapter(MemberConfig).validate_python(member)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -154,3 +164,4 @@ def parse_member(text: str) -> MemberConfig:
         raise ConfigError(
             f"member {text!r}: give its settings, as in 'width = 0.5, blocks = [1, 1, 2]'"
         ) from None
+    return found

@@ -12,6 +12,7 @@ from nefl.client.memory import Keeper, recall, renew, roll_kept
 from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
+from nefl.engines.compiled import compile_full_batches
 from nefl.engines.device_clients import DeviceClients, check_device_clients
 from nefl.engines.resident import resident
 from nefl.errors import ConfigError, UpdateError
@@ -152,7 +153,8 @@ class Site:
             k: replace(how, memory_format=pick_memory_format(asked, family, k, device))
             for k in range(1, len(family) + 1)
         }
-        self._compile = config.local.compile
+        self._compile = config.local.compile is True
+        self._batch_size = config.local.batch_size
         self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
         check_device_clients(config, family, device.type)
         self._on_device = DeviceClients(config, family, task)
@@ -248,7 +250,7 @@ class Site:
                 module = self._family.build(self._family.specs[submodel - 1])
             module = move_sharing(module, self._device, self._frozen)
             if compiled and self._compile:
-                module.compile(dynamic=False)
+                compile_full_batches(module, self._batch_size, len(self._family))
             self._modules[key] = module
             saved = module.state_dict().keys()
             buffers = module.named_buffers()

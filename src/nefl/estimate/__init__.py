@@ -8,6 +8,7 @@ from nefl.config import RunConfig
 from nefl.estimate.checking import check_run
 from nefl.estimate.cost import RunCost, SubmodelCost, cost_of
 from nefl.estimate.timing import measure_steps
+from nefl.running.compiling import settled
 
 __all__ = ["RunCost", "SubmodelCost", "check_run", "estimate_run"]
 
@@ -24,6 +25,13 @@ def estimate_run(config: RunConfig, *, timed: bool = True) -> RunCost:
         NeflError: if the run could never start as it is.
     """
     setting, notes = check_run(config)
+    if timed:
+        setting, reason = settled(setting)
+        if reason:
+            notes = (
+                *notes,
+                f"local.compile is {str(setting.config.local.compile).lower()}: {reason}",
+            )
     profiles = setting.profiles()
     if not timed:
         return cost_of(setting, profiles, notes)

@@ -2,17 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from nefl.data import Partition
-from nefl.engines.site import Site, pick_device
+from nefl.engines.site import pick_device
 from nefl.engines.tuning import tuned_process
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.sets import extract_all
 from nefl.running.assembly import Setting
+from nefl.running.one_batch import one_batch_site, wait_for
 from nefl.server.stepping import remembering
 from nefl.state import ServerState, TrainTask
 
@@ -90,38 +87,15 @@ def _first_state(setting: Setting) -> ServerState:
 
 
 def _time_step(setting: Setting, state: ServerState, submodel: int, batch: int) -> float:
-    device = pick_device(setting.config.engine.device)
-    site = _site(setting, batch, device)
+    site = one_batch_site(setting, batch)
     task = TrainTask(1, 0, submodel)
     given = extract_all(state, setting.family, submodel, setting.plan.receives)
     site.train(task, given)  # builds the module, and warms up
     started = time.perf_counter()
     update = site.train(task, given)
-    _wait_for(device)
+    wait_for(pick_device(setting.config.engine.device))
     del update
     return time.perf_counter() - started
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _site(setting: Setting, batch: int, device: torch.device) -> Site:
-    """Return a place with one client that has one batch of the first examples."""
-    config, task = setting.config, setting.task
-    rows = np.resize(np.arange(task.train_examples), batch)
-    some = {name: column[rows] for name, column in task.train.items()}
-    few = replace(task, train=some, test=some, folder=None)
-    one_step = replace(
-        config,
-        data=replace(config.data, train=None, test=None),
-        local=replace(config.local, epochs=1, batch_size=batch, compile=False),
-        # Programs of devices take minutes to make: what is timed is torch.
-        engine=replace(config.engine, client="torch", client_share=1.0, programs=None),
-    )
-    everything = Partition(np.arange(batch, dtype=np.int64), np.array([0, batch], dtype=np.int64))
-    return Site(one_step, setting.family, few, everything, device)
 
 
 def _complete(

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export.experimental import _export_forward_backward
 
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need, quiet
@@ -79,6 +78,9 @@ def lower(graph: Graph) -> bytes:
         ConfigError: if ExecuTorch is not installed, or cannot take an operation of it.
     """
     executorch_version()
+    # Here and not above: it loads torch's compiler, which takes longer than all of torch itself.
+    from torch.export.experimental import _export_forward_backward
+
     with quiet():
         exir = need("executorch.exir", EXTRA)
         library = need("executorch.extension.pybindings.portable_lib", EXTRA)

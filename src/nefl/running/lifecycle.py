@@ -30,6 +30,7 @@ from nefl.recipes import load_recipe
 from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
 from nefl.running.assembly import Setting, assemble, settings_checksum, with_absolute_paths
+from nefl.running.compiling import settled
 from nefl.running.first_state import FirstState, first_state
 from nefl.running.recorder import Recorder
 from nefl.server.closing import check_clock
@@ -97,14 +98,15 @@ def train(
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
     if connect is None:
         check_clock(config)
-    setting = assemble(config, task)
+    setting, why = settled(assemble(config, task))
     config = setting.config
     first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
     folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
     try:
         if started is not None:
             started(folder.path)
-        folder.log("start", round=0, seed=config.seed, **versions())
+        noted = {"compile": why} if why else {}
+        folder.log("start", round=0, seed=config.seed, **noted, **versions())
         folder.check_identity(setting.identity())
         return _run(folder, setting, observers, connect, first)
     finally:

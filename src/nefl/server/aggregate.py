@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nefl.nesting.corners import corner
 from nefl.nesting.inside import trained_own
-from nefl.nesting.spec import Family, Layout
+from nefl.nesting.spec import Family, Layout, TensorInfo
 from nefl.server.check import check_sums, check_update
 from nefl.state import ClientUpdate, ServerState, Sums, Tensors
 
@@ -48,7 +48,7 @@ class Aggregate:
         self._family = family
         self._weighting = weighting
         self._shared = _Sums(family.global_layout, state.shared)
-        self._own: dict[int, _Sums] = {}
+        self._own: dict[int, _OwnSums] = {}
         self._weights = dict.fromkeys(range(1, len(family) + 1), 0)
         # Of what a submodel has for itself: who trained it within a larger one counts too.
         self._own_weights = dict(self._weights)
@@ -73,7 +73,8 @@ class Aggregate:
         self._weights[task.submodel] += weight
         own = trained_own(update.trained, self._state, self._family, task.submodel)
         for submodel, trained in own.items():
-            self._add_own(submodel, trained, weight)
+            self._own_sums(submodel).add(trained, weight)
+            self._own_weights[submodel] += weight
         self._clients.add(task.client)
 
     def merge(self, sums: Sums) -> None:
@@ -104,15 +105,11 @@ class Aggregate:
             tuple(self._own[k].by_name() if k in self._own else {} for k in self._weights),
         )
 
-    def _add_own(self, submodel: int, trained: Tensors, weight: int) -> None:
-        self._own_sums(submodel).add(submodel, trained, weight)
-        self._own_weights[submodel] += weight
-
-    def _own_sums(self, submodel: int) -> "_Sums":
+    def _own_sums(self, submodel: int) -> "_OwnSums":
         if submodel not in self._own:
             layout = self._family.layout(submodel)
-            own = {name: layout[name] for name in self._family.own_names(submodel)}
-            self._own[submodel] = _Sums(own, self._state.per_submodel[submodel - 1])
+            like = self._state.per_submodel[submodel - 1]
+            self._own[submodel] = _OwnSums({name: layout[name] for name in like}, like)
         return self._own[submodel]
 
     def finish(self) -> ServerState:
@@ -123,7 +120,7 @@ class Aggregate:
         }
         own = list(self._state.per_submodel)
         for submodel, sums in self._own.items():
-            own[submodel - 1] = sums.plain_means(own[submodel - 1], self._own_weights[submodel])
+            own[submodel - 1] = sums.means(self._own_weights[submodel])
         return ServerState(self._state.round_number + 1, shared, tuple(own))
 
     def _holders(self, name: str) -> list[tuple[tuple[int, ...], int]]:
@@ -168,8 +165,9 @@ class _Sums:
             if tensors[0].device != parts[0].device:
                 tensors = [tensor.to(parts[0].device) for tensor in tensors]
             torch._foreach_add_(parts, tensors, alpha=weight)
-        for name, part in counters.items():
-            torch.maximum(part, trained[name].to(part.device), out=part)
+        if counters:
+            news = [trained[name].to(part.device) for name, part in counters.items()]
+            torch._foreach_maximum_(list(counters.values()), news)
         self._in_group += 1
 
     def _cut_corners(self, trained: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -226,14 +224,6 @@ class _Sums:
         names = [name for name in self._like if name in self._partial or name in self._total]
         return {name: self._sum(name) for name in names}
 
-    def plain_means(self, old: Tensors, weight: int) -> dict[str, Tensor]:
-        """Return the means of tensors that every client held whole."""
-        sums = {name: self._sum(name) for name in old}
-        quantities = [total for total in sums.values() if total.is_floating_point()]
-        if quantities and weight != 1:
-            torch._foreach_div_(quantities, weight)
-        return {name: total.to(old[name].dtype) for name, total in sums.items()}
-
     def nested_mean(
         self, name: str, old: Tensor, holders: Sequence[tuple[tuple[int, ...], int]]
     ) -> Tensor:
@@ -255,6 +245,67 @@ class _Sums:
         return total.add_(self._partial[name]) if name in self._partial else total
 
 
+class _OwnSums:
+    """Sums of what a submodel has for itself: dozens of small tensors, end to end in one of a type.
+
+    A call costs more than the work on a norm's few numbers.
+    """
+
+    def __init__(self, layout: Layout, like: Tensors) -> None:
+        self._layout = layout
+        self._kinds = {str(info.dtype): info.dtype for info in layout.values()}
+        self._names: dict[str, list[str]] = {kind: [] for kind in self._kinds}
+        for name, info in layout.items():
+            self._names[str(info.dtype)].append(name)
+        whole = {
+            kind: TensorInfo((sum(layout[name].numel for name in names),), self._kinds[kind])
+            for kind, names in self._names.items()
+        }
+        self._sums = _Sums(whole, {kind: like[names[0]] for kind, names in self._names.items()})
+
+    def add(self, trained: Tensors, weight: int) -> None:
+        """Add the tensors that belong here; the others are somebody else's."""
+        self._sums.add(0, self._end_to_end(trained), weight)
+
+    def merge(self, sums: Tensors) -> None:
+        """Add sums of others to the totals, and keep the larger counters."""
+        self._sums.merge(self._end_to_end(sums))
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Return all sums. Their memory is this object's."""
+        return self._apart(self._sums.by_name())
+
+    def means(self, weight: int) -> dict[str, Tensor]:
+        """Return the means of tensors that every client held whole."""
+        found = {}
+        for kind, total in self._sums.by_name().items():
+            if total.is_floating_point() and weight != 1:
+                total.div_(weight)
+            found[kind] = total.to(self._kinds[kind])
+        return self._apart(found)
+
+    @torch.no_grad()
+    def _end_to_end(self, tensors: Tensors) -> dict[str, Tensor]:
+        return {
+            kind: torch.cat([_flat(tensors[name]) for name in names])
+            for kind, names in self._names.items()
+        }
+
+    def _apart(self, whole: Tensors) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for kind, names in self._names.items():
+            parts = torch.split(whole[kind], [self._layout[name].numel for name in names])
+            for name, part in zip(names, parts, strict=True):
+                shape = self._layout[name].shape
+                found[name] = part if len(shape) == 1 else part.view(shape)
+        return {name: found[name] for name in self._layout}
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return a tensor's values one after another; most small ones lie so already."""
+    return tensor if tensor.ndim == 1 else tensor.reshape(-1)
+
+
 def divide_by_coverage(
     total: Tensor, old: Tensor, holders: Sequence[tuple[tuple[int, ...], int]]
 ) -> None:
@@ -266,23 +317,38 @@ def divide_by_coverage(
     if total.ndim == 0:
         total.div_(sum(weight for _, weight in holders))
         return
-    edges = sorted({0, total.shape[0], *(shape[0] for shape, _ in holders)})
-    for start, stop in pairwise(edges):
-        reaching = [(shape[1:], weight) for shape, weight in holders if shape[0] >= stop]
-        coverage = _row_coverage(tuple(total.shape[1:]), tuple(reaching), total.dtype)
-        coverage = coverage.to(total.device)
+    for start, stop, coverage, everywhere in _bands(
+        tuple(total.shape), tuple(holders), total.dtype, total.device
+    ):
         rows = total[start:stop].view(stop - start, -1)
-        if coverage.all():
+        if everywhere:
             rows.div_(coverage)
         else:
             old_rows = old[start:stop].reshape(rows.shape).to(rows)
             rows.copy_(torch.where(coverage > 0, rows / coverage.clamp(min=1), old_rows))
 
 
+Holders = tuple[tuple[tuple[int, ...], int], ...]
+"""The corner and the weight of each holder."""
+
+
 @lru_cache(maxsize=256)  # many tensors of a network have the same shape and holders
-def _row_coverage(
-    shape: tuple[int, ...], holders: tuple[tuple[tuple[int, ...], int], ...], dtype: torch.dtype
-) -> Tensor:
+def _bands(
+    shape: tuple[int, ...], holders: Holders, dtype: torch.dtype, device: torch.device
+) -> list[tuple[int, int, Tensor, bool]]:
+    """Return the bands of rows with the same holders: where each starts and stops, the weight that
+    its elements gathered, and whether that is above 0 everywhere.
+    """
+    edges = sorted({0, shape[0], *(cut[0] for cut, _ in holders)})
+    found = []
+    for start, stop in pairwise(edges):
+        reaching = tuple((cut[1:], weight) for cut, weight in holders if cut[0] >= stop)
+        coverage = _row_coverage(shape[1:], reaching, dtype).to(device)
+        found.append((start, stop, coverage, bool(coverage.all())))
+    return found
+
+
+def _row_coverage(shape: tuple[int, ...], holders: Holders, dtype: torch.dtype) -> Tensor:
     """Return the weight that each element of a flat row gathered, or one number for all."""
     cut_axes = [any(cut[axis] < size for cut, _ in holders) for axis, size in enumerate(shape)]
     # NumPy, since these arrays are small and a call costs a tenth of torch's.
