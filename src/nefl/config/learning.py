@@ -147,6 +147,9 @@ class LocalConfig(Part):
             last bits, results. `auto` takes channels_last for narrow networks.
         compile: whether submodels are compiled by torch first; that pays for small networks in
             long runs, and changes the last bits too.
+        precision: in what numbers models compute, in training and evaluation: `float32`; `tf32`,
+            whose products have 10 bits, on GPUs that have it; `bf16` or, on GPUs, `fp16`, by
+            torch's autocast. Weights, gradients, losses and sums are float32 in any case.
     """
 
     epochs: int = 5
@@ -158,6 +161,7 @@ class LocalConfig(Part):
     clip_norm: float | None = None
     memory_format: Literal["auto", "channels_last", "contiguous"] = "auto"
     compile: bool = False
+    precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
 
     def __post_init__(self) -> None:
         """Refuse training that cannot go on or would go on for ever."""

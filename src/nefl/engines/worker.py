@@ -12,10 +12,12 @@ from nefl.config.reading import config_from
 from nefl.data import Partition, open_cached
 from nefl.engines.memory_files import MemoryFile
 from nefl.engines.sharing import SharedWeights
-from nefl.engines.site import Site, pick_device
-from nefl.engines.tuning import tune_process
+from nefl.engines.devices import pick_device
+from nefl.engines.site import Site
+from nefl.engines.tuning import tune_for
 from nefl.errors import NeflError, NestingError
 from nefl.methods import family_of
+from nefl.moving import in_main_memory
 from nefl.nesting.corners import extract
 from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family
@@ -56,7 +58,7 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     # In the server's order: the current folder comes last there, and may hold anything.
     sys.path[:] = given["path"] + [path for path in sys.path if path not in given["path"]]
     config = config_from(given["config"])
-    tune_process(config.engine.threads)
+    tune_for(config)
     learned = open_task(config, open_cached(Path(given["dataset"]), verify=False))
     family = family_of(config.model, learned.signature, learned.model_arguments())
     if family.fingerprint != given["fingerprint"]:
@@ -67,8 +69,8 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     if family.base_checksum != given["base"]:
         raise NestingError(f"{config.model.name}: the base changed since the run was started")
     partition = Partition.load(given["partition"])
-    device = pick_device(config.engine.device)
-    site = Site(config, family, learned, partition, device)
+    device = pick_device(given["device"])
+    site = Site(config, family, learned, partition, device, processes=given["processes"])
     objective = site.objective
     weights = SharedWeights(
         family,
@@ -103,7 +105,7 @@ class _Work:
         keeper = MemoryFile(self._memory, task.client, task.round_number, last)
         update = self._site.train(task, tensors, keeper)
         wire = self._site.wire
-        back = wire.differences(wire.answer(update, tensors), task.submodel)
+        back = in_main_memory(wire.differences(wire.answer(update, tensors), task.submodel))
         for name, place in self._weights.slot(slot, task.submodel).items():
             place.copy_(back[name])
         return _reply(examples=update.examples, metrics=dict(update.metrics))

@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nefl.config import RunConfig
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.sharing import SharedWeights, make_shared_file
@@ -49,7 +51,7 @@ class WorkersEngine:
         task: what is learned; its cached columns are memory-mapped by every worker.
         partition: the file with the partition.
         test_examples: how many test examples there are.
-        workers: how many processes.
+        devices: where each process trains; there are as many as names.
         memories: where clients' memory lies.
     """
 
@@ -61,7 +63,7 @@ class WorkersEngine:
         task: Task,
         partition: Path,
         test_examples: int,
-        workers: int,
+        devices: Sequence[torch.device],
         memories: MemoryFiles,
     ) -> None:
         self._family = family
@@ -70,7 +72,8 @@ class WorkersEngine:
         self._test_examples = test_examples
         self._measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
         # Twice the workers: results wait their turn without keeping anybody from the next task.
-        self._slots = 2 * workers
+        self._slots = 2 * len(devices)
+        self._devices = devices
         self._descriptor = make_shared_file()
         objective = method_of(config.model).objective
         self._weights = SharedWeights(
@@ -95,8 +98,8 @@ class WorkersEngine:
         self._any_ready = False
         self._workers: list[_Worker] = []
         try:
-            for _ in range(workers):
-                self._workers.append(self._start())
+            for device in devices:
+                self._workers.append(self._start(device))
         except OSError as error:
             self.close()
             raise RunError(f"worker processes cannot be started ({error.strerror})") from error
@@ -164,7 +167,7 @@ class WorkersEngine:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _start(self) -> _Worker:
+    def _start(self, device: torch.device) -> _Worker:
         mine, theirs = socket.socketpair()
         process = subprocess.Popen(
             [
@@ -182,7 +185,8 @@ class WorkersEngine:
         )
         theirs.close()
         connection = Connection(mine.detach())
-        connection.send_bytes(json.dumps(self._setup).encode())
+        here = {"device": str(device), "processes": self._devices.count(device)}
+        connection.send_bytes(json.dumps(self._setup | here).encode())
         return _Worker(process, connection)
 
     def _end(self, worker: _Worker) -> None:
@@ -209,7 +213,7 @@ class WorkersEngine:
             for number, worker in enumerate(self._workers):
                 if worker.job is not None:
                     self._end(worker)
-                    self._workers[number] = self._start()
+                    self._workers[number] = self._start(self._devices[number])
 
     def _hand_out(
         self, jobs: Sequence[dict[str, Any]], waiting: "deque[int]", finished: int
@@ -278,7 +282,7 @@ class WorkersEngine:
                 f"{self._deaths} worker processes died one after another, the last one {died}; "
                 f"{remedy}"
             )
-        self._workers[number] = self._start()
+        self._workers[number] = self._start(self._devices[number])
         return died
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from nefl.data import Partition
-from nefl.engines.site import Site, pick_device
-from nefl.engines.tuning import tuned_process
+from nefl.engines.devices import pick_device, wait_for
+from nefl.engines.site import Site
+from nefl.engines.tuning import tuned_for
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.sets import extract_all
 from nefl.running.assembly import Setting
@@ -60,7 +61,7 @@ def measure_steps(
     measured: dict[int, float] = {}
     rate = 0.0  # seconds a MAC, of the largest submodel that was measured
     state = _first_state(setting)
-    with tuned_process(setting.config.engine.threads):
+    with tuned_for(setting.config):
         for profile in sorted(profiles, key=lambda profile: profile.train_macs):
             batch = _batch(profile, setting)
             # Two steps: one to warm up, one to time. The first submodel has no forecast.
@@ -90,21 +91,16 @@ def _first_state(setting: Setting) -> ServerState:
 
 
 def _time_step(setting: Setting, state: ServerState, submodel: int, batch: int) -> float:
-    device = pick_device(setting.config.engine.device)
+    device = pick_device(setting.config.engine.devices[0])
     site = _site(setting, batch, device)
     task = TrainTask(1, 0, submodel)
     given = extract_all(state, setting.family, submodel, setting.plan.receives)
     site.train(task, given)  # builds the module, and warms up
     started = time.perf_counter()
     update = site.train(task, given)
-    _wait_for(device)
+    wait_for(device)
     del update
     return time.perf_counter() - started
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _site(setting: Setting, batch: int, device: torch.device) -> Site:
