@@ -10,9 +10,9 @@ import torch
 
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config.reading import config_from, with_settings
+from nefl.engines.devices import pick_device
 from nefl.engines.resident import resident
 from nefl.engines.serial import SerialEngine
-from nefl.engines.devices import pick_device
 from nefl.engines.site import Site, pick_memory_format
 from nefl.errors import ConfigError
 from nefl.methods import make_family

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -44,6 +45,18 @@ def free_bytes(device: torch.device) -> int | None:
 def generation(device: torch.device) -> int:
     """Return the generation of a CUDA device, the first number of its compute capability."""
     return int(torch.cuda.get_device_capability(device)[0])
+
+
+def describe_gpu(device: torch.device) -> dict[str, Any]:
+    """Return what torch knows of a CUDA device."""
+    known = torch.cuda.get_device_properties(device)
+    return {
+        "device": str(device),
+        "name": known.name,
+        "memory": known.total_memory,
+        "free_memory": free_bytes(device),
+        "capability": f"{known.major}.{known.minor}",
+    }
 
 
 def wait_for(device: torch.device) -> None:

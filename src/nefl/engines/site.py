@@ -1,6 +1,6 @@
 """One place where clients train: their data, and a module for each submodel, on one device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nefl.client.member import Member
 from nefl.client.memory import Keeper, recall, renew, roll_kept
 from nefl.client.precision import compute_in
+from nefl.client.together import train_together
 from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
@@ -109,6 +110,7 @@ class Site:
         self._family = family
         self._device = device
         self._partition = partition
+        self._sizes = tuple(map(int, partition.sizes))
         self._modules: dict[tuple[int, bool], nn.Module] = {}
         self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
         self._frozen: Moved = {}
@@ -142,6 +144,11 @@ class Site:
         self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
         check_device_clients(config, family, device.type)
         self._on_device = DeviceClients(config, family, task)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many examples each client has."""
+        return self._sizes
 
     @property
     def test_examples(self) -> int:
@@ -187,6 +194,17 @@ class Site:
         if keeps and keeper is not None:
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
+
+    def train_together(self, tasks: Sequence[TrainTask], tensors: Tensors) -> list[ClientUpdate]:
+        """Train tasks of one submodel at once, for clients with equally many examples.
+
+        Args:
+            tasks: whose work it is.
+            tensors: what came from the server for each of them: the submodel's weights.
+        """
+        how = self._how[tasks[0].submodel]
+        model = self._load(tasks[0].submodel, tensors)
+        return train_together(tasks, model, [self.given_to(task)[0] for task in tasks], how)
 
     def given_to(self, task: TrainTask) -> tuple[dict[str, Tensor], LocalTraining]:
         """Return the examples of a task's client, and how it trains on them."""

@@ -30,6 +30,7 @@ from nefl.engines.devices import (
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_memory_format
+from nefl.engines.stacking import check_together
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
@@ -135,12 +136,13 @@ class Setting:
             ready = DeviceClients(self.config, self.family, self.task)
             ready.make_ready(range(1, len(self.family) + 1))
         if not workers:
-            return SerialEngine(self.site(), self.family, memories)
+            return SerialEngine(self.site(), self.family, memories, self.config.engine.together)
         return WorkersEngine(
             self.config,
             self.family,
             task=self.task,
             partition=partition,
+            sizes=tuple(map(int, self.partition.sizes)),
             test_examples=self.test_examples,
             devices=workers,
             memories=memories,
@@ -295,6 +297,7 @@ def arrange(config: RunConfig, task: Task) -> Setting:
         check_members(config.model, family, task.signature)
     method_of(config.model).objective.check(config.local)
     check_device_clients(config, family, pick_device(config.engine.devices[0]).type)
+    check_together(config, family, task)
     if config.engine.programs is not None:
         DeviceClients(config, family, task).make_ready(range(1, len(family) + 1))
     own_task = is_reference(config.task) or config.task == GIVEN

@@ -20,8 +20,8 @@ from nefl.client.schedule import first_difference
 from nefl.client.training import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config.reading import config_from
-from nefl.engines.serial import SerialEngine
 from nefl.engines.devices import has_precision, pick_device, place_sums
+from nefl.engines.serial import SerialEngine
 from nefl.engines.tuning import tuned_for
 from nefl.errors import RunError
 from nefl.methods import method_of

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from nefl.config import RunConfig
 from nefl.config.reading import config_from
 from nefl.data import Partition
+from nefl.engines.devices import check_precision, pick_device
 from nefl.engines.flower.capability import (
     DEVICE,
     capability_content,
@@ -32,7 +33,6 @@ from nefl.engines.flower.node.answering import Choose, answer
 from nefl.engines.flower.node.context_memory import ContextMemory
 from nefl.engines.flower.source import check_source
 from nefl.engines.machine import time_submodels
-from nefl.engines.devices import check_precision, pick_device
 from nefl.engines.site import Site
 from nefl.engines.tuning import tune_for
 from nefl.errors import ConfigError, DataError
