@@ -2,12 +2,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.client.together import groups_of
 from nefl.config.reading import config_from, with_settings
 from nefl.engines.serial import SerialEngine
+from nefl.engines.stacking import check_together
 from nefl.errors import ConfigError
+from nefl.nesting.spec import Family, SubmodelSpec, kept_channels
 from nefl.running.assembly import assemble
 from nefl.running.lifecycle import train
 from nefl.state import ClientUpdate, TrainTask
@@ -26,7 +29,7 @@ def test_neighbours_that_are_alike_are_trained_at_once() -> None:
     [
         {"model.method": "nefl-wd", "local.momentum": 0.9, "local.weight_decay": 1e-3},
         {"model.method": "heterofl", "local.clip_norm": 0.5},
-        {"model.name": "vit_tiny", "local.optimizer": "adamw", "local.learning_rate": 1e-3},
+        {"model.name": "vit_tiny", "local.learning_rate": 0.01},
     ],
 )
 def test_clients_at_once_are_as_one_by_one(quick: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -68,7 +71,6 @@ def test_clients_at_once_are_the_same_on_all_engines(quick: dict[str, Any], tmp_
         ({"model.method": "fedprox"}, "follows Proximal"),
         ({"local.precision": "bf16"}, "stacks are in float32"),
         ({"local.compile": True}, "not compiled"),
-        ({"model.name": "own_models:dropping"}, "random"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(
@@ -77,3 +79,19 @@ def test_what_cannot_be_stacked_is_refused(
     config = config_from(with_settings(quick, {"engine.together": 2, **changes}))
     with pytest.raises(ConfigError, match=reason):
         assemble(config)
+
+
+def test_a_model_with_random_numbers_of_its_own_is_refused(quick: dict[str, Any]) -> None:
+    """A stack would draw them from one generator, not from each client's."""
+
+    def build(spec: SubmodelSpec) -> nn.Module:
+        size = kept_channels(8, spec.stage_width(0))
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, size), nn.Dropout(), nn.Linear(size, 10))
+
+    full = ((1.0,),)
+    family = Family(build, (SubmodelSpec(full, 0.5), SubmodelSpec(full)))
+    setting = assemble(config_from(quick))
+    config = config_from(with_settings(quick, {"engine.together": 2}))
+    check_together(config, setting.family, setting.task)
+    with pytest.raises(ConfigError, match="random operation.*dropout"):
+        check_together(config, family, setting.task)

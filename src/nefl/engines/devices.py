@@ -65,6 +65,11 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def use(device: torch.device) -> None:
+    """Let torch raise what it raises where a device is not here, or cannot be trained on."""
+    torch.empty(0, dtype=torch.float64, device=device)  # sums need it
+
+
 def pick_device(name: str, setting: str = "engine.devices") -> torch.device:
     """Return the device of a name; `auto` takes the first CUDA device, if there is one.
 
@@ -81,7 +86,7 @@ def pick_device(name: str, setting: str = "engine.devices") -> torch.device:
         device = torch.device(name)
         if device.type in UNFIT:
             raise ConfigError(f"{setting} {name!r}: {UNFIT[device.type]}; use cpu or cuda")
-        torch.empty(0, dtype=torch.float64, device=device)  # sums need it
+        use(device)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"{setting} {name!r}: {str(error).splitlines()[0]}") from None
     return device
