@@ -12,6 +12,7 @@ from nefl.client.precision import compute_in
 from nefl.client.training import LocalTraining, train
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.config.reading import config_from, with_settings
+from nefl.nesting.corners import extract
 from nefl.nesting.sets import extract_all
 from nefl.nesting.signature import Signature
 from nefl.running import lifecycle
@@ -23,7 +24,7 @@ from nefl.tasks.task import Task
 
 
 @pytest.mark.parametrize(
-    "method", ["nefl-wd", "heterofl", "depthfl-sd", "fjord-od", "within", "scaffold"]
+    "method", ["nefl-wd", "heterofl", "scalefl-sd", "fjord-od", "within", "scaffold"]
 )
 def test_every_objective_and_evaluation_computes_in_bf16(
     quick: dict[str, Any], method: str
@@ -40,7 +41,7 @@ def test_every_objective_and_evaluation_computes_in_bf16(
         update = site.train(TrainTask(1, 0, 3), tensors)
         assert {t.dtype for t in update.trained.values()} <= {torch.float32, torch.int64}
         weights = {name: tensor.clone() for name, tensor in update.trained.items()}
-        score = site.score(Chunk(3, 0, 50), extract_all(state, family, 3, ()))
+        score = site.score(Chunk(3, 0, 50), extract(state, family, 3))
         found[precision] = weights, update.metrics["loss"], score.loss / score.examples
     exact, coarse = found["float32"], found["bf16"]
     for before, after in zip(exact[1:], coarse[1:], strict=True):
