@@ -123,7 +123,8 @@ def examine(
 
 def about_machine() -> dict[str, Any]:
     """Return what a result may depend on, and what speed does."""
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    library = torch.backends.cudnn
+    cudnn = library.version() if library.is_available() else None  # type: ignore[no-untyped-call]
     return {
         **versions(),
         "cuda": torch.version.cuda,
@@ -163,8 +164,8 @@ class _Trials:
 
     def speed(self, device: torch.device) -> tuple[float, float]:
         """Return seconds of a local step, in a bare loop and in nefl."""
-        engine = {"name": "serial", "devices": str(device)}
-        return _time_steps(_config("resnet20", (3, 32, 32), engine, "float32", self._folder))
+        size = 3, 32, 32
+        return _time_steps(_config("resnet20", size, _alone(device), "float32", self._folder))
 
 
 class _Loss(Observer):
@@ -211,48 +212,44 @@ def _config(
 
 
 def _look(trials: _Trials, devices: Sequence[torch.device]) -> Iterator[Finding]:
-    plain: _Trial | None = None
+    reference: _Trial | None = None
     for device in devices:
-        here = {"name": "serial", "devices": str(device)}
         try:
-            trial = trials.run(here)
+            trial = trials.run(_alone(device))
         except Exception as error:  # whatever the machine may lack: that is what is asked for
             yield Finding("trains in float32", str(device), "wrong", describe(error), {})
             continue
-        yield Finding(
-            "trains in float32", str(device), "ok", f"loss {trial.loss:.4f}", {"loss": trial.loss}
-        )
-        yield _guarded("repeats to the bit", device, lambda: _repeats(trials, here, trial))  # noqa: B023
-        if plain is not None:
-            reference = plain
-            yield _guarded("agrees with the CPU", device, lambda: _parity(trial, reference))  # noqa: B023
-        plain = plain or trial
-        yield _guarded(
-            "workers agree with one process",
-            device,
-            lambda: _workers(trials, device, trial),  # noqa: B023
-        )
+        loss = {"loss": trial.loss}
+        yield Finding("trains in float32", str(device), "ok", f"loss {trial.loss:.4f}", {**loss})
+        yield _found("repeats to the bit", device, _repeats, trials, device, trial)
+        if reference is not None:
+            yield _found("agrees with the CPU", device, _parity, trial, reference)
+        reference = reference or trial
+        yield _found("workers agree with one process", device, _workers, trials, device, trial)
         for precision in ("tf32", "bf16", "fp16"):
-            yield _guarded(
-                f"trains in {precision}",
-                device,
-                lambda: _precision(trials, device, precision, trial),  # noqa: B023
-            )
-        yield _guarded("speed", device, lambda: _speed(trials, device))  # noqa: B023
+            what = f"trains in {precision}"
+            yield _found(what, device, _precision, trials, device, precision, trial)
+        yield _found("speed", device, _speed, trials, device)
 
 
 Answer = tuple[Verdict, str, dict[str, float | str]]
+"""A verdict, what is told of it, and its numbers."""
 
 
-def _guarded(what: str, device: torch.device, look: Callable[[], Answer]) -> Finding:
+def _found(what: str, device: torch.device, look: Callable[..., Answer], *given: Any) -> Finding:
     try:
-        return Finding(what, str(device), *look())
+        return Finding(what, str(device), *look(*given))
     except Exception as error:  # as above: one thing that fails must not hide the others
         return Finding(what, str(device), "wrong", describe(error), {})
 
 
-def _repeats(trials: _Trials, engine: dict[str, Any], trial: _Trial) -> Answer:
-    again = trials.run(engine)
+def _alone(device: torch.device) -> dict[str, Any]:
+    """Return the engine that is one process on a device."""
+    return {"name": "serial", "devices": str(device)}
+
+
+def _repeats(trials: _Trials, device: torch.device, trial: _Trial) -> Answer:
+    again = trials.run(_alone(device))
     if again.sum == trial.sum:
         return "ok", "the same run twice gives the same weights", {"state_sha256": trial.sum}
     return "wrong", f"the same run gave {trial.sum[:12]}, then {again.sum[:12]}", {}
@@ -288,8 +285,7 @@ def _workers(trials: _Trials, device: torch.device, trial: _Trial) -> Answer:
 def _precision(trials: _Trials, device: torch.device, precision: str, trial: _Trial) -> Answer:
     if not has_precision(precision, device):
         return "not here", f"{device} does not compute in it, or only slowly", {}
-    engine = {"name": "serial", "devices": str(device)}
-    first, again = trials.run(engine, precision), trials.run(engine, precision)
+    first, again = (trials.run(_alone(device), precision) for _ in range(2))
     values: dict[str, float | str] = {"loss": first.loss, "float32": trial.loss}
     if first.sum != again.sum:
         return "wrong", "the same run twice gives other weights", values

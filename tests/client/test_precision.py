@@ -75,7 +75,7 @@ class _Times(Objective):
 
 
 def test_steps_whose_gradients_overflow_in_fp16_are_left_out() -> None:
-    columns = {"x": np.eye(8, 3, dtype=np.float32), "y": np.arange(8) % 2}
+    columns: dict[str, np.ndarray] = {"x": np.eye(8, 3, dtype=np.float32), "y": np.arange(8) % 2}
     signature = Signature((3,), 2)
     task = Task("tiny", columns, columns, signature, "x", "y", "cross-entropy", ["accuracy"])
     local = LocalConfig(epochs=2, batch_size=4, learning_rate=0.5, precision="fp16")

@@ -57,10 +57,10 @@ def test_clients_at_once_are_as_one_by_one(quick: dict[str, Any], changes: dict[
 
 @pytest.mark.usefixtures("forked_workers")
 def test_clients_at_once_are_the_same_on_all_engines(quick: dict[str, Any], tmp_path: Any) -> None:
-    engine = {"devices": "cpu", "together": 2}
+    engines: list[dict[str, Any]] = [{"name": "serial"}, {"name": "workers", "workers": 2}]
     sums = []
-    for number, more in enumerate(({"name": "serial"}, {"name": "workers", "workers": 2})):
-        config = quick | {"rounds": 1, "engine": engine | more}
+    for number, engine in enumerate(engines):
+        config = quick | {"rounds": 1, "engine": engine | {"devices": "cpu", "together": 2}}
         sums.append(state_sha256(train(config, tmp_path / f"{number}").state))
     assert sums[0] == sums[1]
 

@@ -34,14 +34,16 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_without_gpus_are_as_many_as_the_cores_allow() -> None:
-    assert place_workers(EngineConfig("serial", 0, "cpu"), 10) == ()
-    assert place_workers(EngineConfig("workers", 1, "cpu"), 10) == (CPU,)
-    assert place_workers(EngineConfig("auto", 3, "cpu"), 10) == (CPU,) * 3
-    assert place_workers(EngineConfig("auto", 1, "cpu"), 10) == ()
-    assert len(place_workers(EngineConfig("workers", 0, "cpu"), 10)) >= 1
-    assert place_workers(EngineConfig("workers", 0, "cpu"), 1) == (CPU,), "no more than have work"
-    assert place_workers(EngineConfig(devices=("cpu", "cpu")), 10) == (CPU, CPU)
-    assert place_workers(EngineConfig(devices="cpu", per_device=3), 10) == (CPU,) * 3
+    assert place_workers(EngineConfig("serial", 0, ("cpu",)), 10) == ()
+    assert place_workers(EngineConfig("workers", 1, ("cpu",)), 10) == (CPU,)
+    assert place_workers(EngineConfig("auto", 3, ("cpu",)), 10) == (CPU,) * 3
+    assert place_workers(EngineConfig("auto", 1, ("cpu",)), 10) == ()
+    assert len(place_workers(EngineConfig("workers", 0, ("cpu",)), 10)) >= 1
+    assert place_workers(EngineConfig("workers", 0, ("cpu",)), 1) == (CPU,), (
+        "no more than have work"
+    )
+    assert place_workers(EngineConfig(devices=("cpu", ("cpu",))), 10) == (CPU, CPU)
+    assert place_workers(EngineConfig(devices=("cpu",), per_device=3), 10) == (CPU,) * 3
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -60,9 +62,10 @@ def test_every_gpu_has_workers() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_sums_are_where_updates_are() -> None:
     assert place_sums(EngineConfig(), CUDA[:2]) == CPU
-    assert place_sums(EngineConfig("serial", devices="cuda:1"), ()) == CUDA[1]
+    assert place_sums(EngineConfig("serial", devices=("cuda:1",)), ()) == CUDA[1]
     assert place_sums(EngineConfig(sums="cuda:1"), CUDA[:2]) == CUDA[1]
-    assert place_sums(EngineConfig(devices="cuda", sums="cpu"), ()) == CPU
+    assert place_sums(EngineConfig("serial", devices=("cuda",)), ()) == CUDA[0]
+    assert place_sums(EngineConfig(devices=("cuda",), sums="cpu"), ()) == CPU
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -198,7 +198,7 @@ def test_resume_on_another_engine(quick: dict[str, Any], tmp_path: Path) -> None
     straight = train(quick, tmp_path / "straight").summary["state_sha256"]
     with pytest.raises(KeyboardInterrupt):
         train(quick, tmp_path / "run", observers=[StopAfter(2)])
-    result = resume(tmp_path / "run", engine=EngineConfig("workers", 2, "cpu"))
+    result = resume(tmp_path / "run", engine=EngineConfig("workers", 2, ("cpu",)))
     assert result.summary["state_sha256"] == straight
 
 

@@ -89,7 +89,7 @@ def pick_device(name: str, setting: str = "engine.devices") -> torch.device:
         use(device)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"{setting} {name!r}: {str(error).splitlines()[0]}") from None
-    return device
+    return torch.device(CUDA, device.index or 0) if device.type == CUDA else device
 
 
 def pick_devices(names: Sequence[str]) -> tuple[torch.device, ...]:
