@@ -42,7 +42,7 @@ def test_workers_without_gpus_are_as_many_as_the_cores_allow() -> None:
     assert place_workers(EngineConfig("workers", 0, ("cpu",)), 1) == (CPU,), (
         "no more than have work"
     )
-    assert place_workers(EngineConfig(devices=("cpu", ("cpu",))), 10) == (CPU, CPU)
+    assert place_workers(EngineConfig(devices=("cpu", "cpu")), 10) == (CPU, CPU)
     assert place_workers(EngineConfig(devices=("cpu",), per_device=3), 10) == (CPU,) * 3
 
 
