@@ -247,7 +247,7 @@ def stepwise(
     descent = torch.optim.SGD(
         model.parameters(), local.learning_rate, local.momentum, weight_decay=local.weight_decay
     )
-    with own_generator(task, rows, how) as generator:
+    with own_generator(task, how) as generator:
         for number, step in enumerate(local_steps(task, rows, how, generator)):
             activation.begin(held[number].passed if held else None)
             descent.param_groups[0]["lr"] = step.learning_rate
@@ -269,7 +269,7 @@ def on_device_steps(setting: Setting, task: TrainTask, began: Tensors) -> Iterat
     clients = DeviceClients(setting.config, setting.family, setting.task)
     rows, how = setting.site().given_to(task)
     local = how.local
-    with own_generator(task, rows, how) as generator:
+    with own_generator(task, how) as generator:
         steps = list(local_steps(task, rows, how, generator))
     first = steps[0]
     session = Session(clients.program(task.submodel).code, first.inputs[:2], first.target[:2])

@@ -77,7 +77,7 @@ def test_a_kill_and_a_resume_on_another_engine_change_nothing(
     newest, before = checkpoints(here / "run")[:2]
     newest.unlink()  # as if it had been killed while that was written
     assert before.name == "round-0000002.safetensors"
-    resumed = nefl.resume(here / "run", engine=EngineConfig("workers", 2, "cpu"))
+    resumed = nefl.resume(here / "run", engine=EngineConfig("workers", 2, ("cpu",)))
     assert resumed.summary["state_sha256"] == straight.summary["state_sha256"]
     kept = read_kept(here / "run", resumed.family)
     assert kept.memory.keys() == resumed.state.memory.keys()

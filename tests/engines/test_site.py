@@ -10,9 +10,10 @@ import torch
 
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config.reading import config_from, with_settings
+from nefl.engines.devices import pick_device
 from nefl.engines.resident import resident
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import Site, pick_device, pick_memory_format
+from nefl.engines.site import Site, pick_memory_format
 from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.resnet import ResNet
@@ -71,12 +72,12 @@ def test_narrow_projections_spoil_no_memory() -> None:
 def test_unknown_devices_are_refused() -> None:
     assert pick_device("cpu").type == "cpu"
     for name in ("abacus", "cuda:99", "xpu", "meta"):
-        with pytest.raises(ConfigError, match=f"engine.device '{name}'"):
+        with pytest.raises(ConfigError, match=f"engine.devices '{name}'"):
             pick_device(name)
 
 
 def test_a_device_without_float64_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="engine.device 'mps': has no float64.*use cpu"):
+    with pytest.raises(ConfigError, match="engine.devices 'mps': has no float64.*use cpu"):
         pick_device("mps")
 
     def without_doubles(*_sizes: int, **options: Any) -> torch.Tensor:
@@ -85,7 +86,7 @@ def test_a_device_without_float64_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         return torch.ones(())
 
     monkeypatch.setattr(torch, "empty", without_doubles)
-    with pytest.raises(ConfigError, match="engine.device 'cpu': cannot convert to float64"):
+    with pytest.raises(ConfigError, match="engine.devices 'cpu': cannot convert to float64"):
         pick_device("cpu")
 
 

@@ -34,7 +34,7 @@ from nefl.state import ClientFailure, ClientUpdate, TrainTask
 @contextmanager
 def workers_engine(setting: Setting, folder: Path, count: int) -> Iterator[WorkersEngine]:
     setting.partition.save(folder / "partition.safetensors")
-    config = replace(setting.config, engine=EngineConfig("workers", count, "cpu"))
+    config = replace(setting.config, engine=EngineConfig("workers", count, ("cpu",)))
     engine = replace(setting, config=config).engine(folder / "partition.safetensors")
     assert isinstance(engine, WorkersEngine)
     try:

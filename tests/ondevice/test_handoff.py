@@ -138,7 +138,7 @@ def test_a_device_with_examples_of_its_own_gets_no_steps(
         )
         rates.append(task["learning_rate"] * share)
     rows, how = setting.site().given_to(TASK)
-    with own_generator(TASK, rows, how) as generator:
+    with own_generator(TASK, how) as generator:
         steps = list(local_steps(TASK, rows, how, generator))
     assert [step.learning_rate for step in steps] == pytest.approx(rates)
     # And its inputs: bytes by mean and deviation.

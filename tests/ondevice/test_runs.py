@@ -52,7 +52,7 @@ def test_a_mixed_run_is_the_torch_run_but_for_last_bits(
 def test_a_run_is_not_resumed_with_other_clients(tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         nefl.train(tiny, tmp_path / "run", observers=[Stop()])
-    other = EngineConfig(name="serial", device="cpu", client="executorch")
+    other = EngineConfig(name="serial", devices=("cpu",), client="executorch")
     with pytest.raises(RunError, match="settings"):
         nefl.resume(tmp_path / "run", engine=other)
 

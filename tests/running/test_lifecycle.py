@@ -24,7 +24,7 @@ from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError, DataError, NeflError, RunError
 from nefl.export.source import open_run
 from nefl.rounds import Observer, RoundReport, run_training
-from nefl.running.assembly import assemble, count_workers
+from nefl.running.assembly import assemble
 from nefl.running.lifecycle import draw_partition, evaluate, resume, train
 from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
 from tests.forked import PROCESSES
@@ -198,7 +198,7 @@ def test_resume_on_another_engine(quick: dict[str, Any], tmp_path: Path) -> None
     straight = train(quick, tmp_path / "straight").summary["state_sha256"]
     with pytest.raises(KeyboardInterrupt):
         train(quick, tmp_path / "run", observers=[StopAfter(2)])
-    result = resume(tmp_path / "run", engine=EngineConfig("workers", 2, "cpu"))
+    result = resume(tmp_path / "run", engine=EngineConfig("workers", 2, ("cpu",)))
     assert result.summary["state_sha256"] == straight
 
 
@@ -369,15 +369,6 @@ def test_what_cannot_be_run_is_refused_before_a_folder_is_made(
 def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no run's folder"):
         resume(tmp_path)
-
-
-def test_which_engine_is_taken() -> None:
-    assert count_workers(EngineConfig("serial", 0, "cpu"), 10) == 0
-    assert count_workers(EngineConfig("workers", 1, "cpu"), 10) == 1
-    assert count_workers(EngineConfig("auto", 3, "cpu"), 10) == 3
-    assert count_workers(EngineConfig("auto", 1, "cpu"), 10) == 0
-    assert count_workers(EngineConfig("workers", 0, "cpu"), 10) >= 1
-    assert count_workers(EngineConfig("workers", 0, "cpu"), 1) == 1, "no more than have work"
 
 
 def test_what_a_run_rests_on_must_not_change(quick: dict[str, Any], tmp_path: Path) -> None:

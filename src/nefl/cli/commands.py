@@ -18,6 +18,7 @@ COMMANDS = {
     "profile": "nefl.cli.profile",
     "design": "nefl.cli.design",
     "measure": "nefl.cli.measure",
+    "doctor": "nefl.cli.doctor",
     "search": "nefl.cli.search",
     "compare": "nefl.cli.compare",
     "report": "nefl.cli.report",

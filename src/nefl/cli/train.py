@@ -35,7 +35,11 @@ DEFAULT_RECIPE = "digits"
 
 Engine = Annotated[str | None, typer.Option(help="serial, workers or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core if left out.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, … or auto.")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", help="cpu, cuda, cuda:1, … or auto; may be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 TrustCode = Annotated[
     bool,
@@ -92,7 +96,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     engine: Engine = None,
     workers: Workers = None,
-    device: Device = None,
+    devices: Devices = None,
     rounds: Annotated[
         int | None, typer.Option(help="Another number of rounds, where the schedule allows it.")
     ] = None,
@@ -108,7 +112,7 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, or give it more rounds."""
     config = stored_config(run)
-    other = with_engine(config.engine, engine, workers, device)
+    other = with_engine(config.engine, engine, workers, devices)
     if rounds is not None:
         config = config_from(config.to_dict() | {"rounds": rounds}, "flags")
 
@@ -161,19 +165,23 @@ def partition(
 
 
 def with_engine(
-    config: EngineConfig, name: str | None, workers: int | None, device: str | None
+    config: EngineConfig,
+    name: str | None,
+    workers: int | None,
+    devices: Sequence[str] | None,
 ) -> EngineConfig | None:
     """Return another engine if flags ask for one.
 
     Raises:
         ConfigError: if there is no such engine.
     """
-    flags = {"name": name, "workers": workers, "device": device}
-    changes = {key: value for key, value in flags.items() if value is not None}
+    flags = {"name": name, "workers": workers, "devices": devices}
+    changes = {key: value for key, value in flags.items() if value not in (None, [])}
     if not changes:
         return None
     if name == "serial":
         changes.setdefault("workers", 0)  # those of the engine before do not count
+        changes["per_device"] = 0
     settings = RunConfig(engine=config).to_dict()
     settings["engine"] |= changes
     return config_from(settings, "flags").engine

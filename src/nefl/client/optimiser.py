@@ -75,7 +75,12 @@ def make_optimiser(
         further: parameters that are trained with it.
     """
     # A frozen base has thousands that need no gradient; they would be looked at in every step.
-    parameters = [p for p in (*model.parameters(), *further) if p.requires_grad]
+    return optimiser_of([p for p in (*model.parameters(), *further) if p.requires_grad], local)
+
+
+def optimiser_of(tensors: Iterable[Tensor], local: LocalConfig) -> torch.optim.Optimizer:
+    """Return a fresh optimiser of tensors."""
+    parameters = list(tensors)
     if local.optimizer == "sgd":
         return Descent(parameters, local.learning_rate, local.momentum, local.weight_decay)
     kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW

@@ -1,6 +1,6 @@
 """Local training: a client gets a submodel, its examples and a seed, and returns an update."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from nefl.client.member import Members
 from nefl.client.objective import Learned, Local, Objective, Sets
 from nefl.client.optimiser import make_optimiser
+from nefl.client.precision import make_scaler
 from nefl.client.schedule import learning_rate
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.errors import RunError
+from nefl.moving import CUDA, fetched, sent
 from nefl.nesting.frozen import frozen_names, learned_state
 from nefl.seeds import Purpose, number_for
 from nefl.state import ClientUpdate, Tensors, TrainTask
@@ -32,6 +34,7 @@ class LocalTraining:
         learned: what is learned: makes batches of rows, and knows their loss.
         memory_format: how a batch of inputs lies in memory.
         objective: what is minimised, and what the method does besides.
+        device: where models are; examples may be there or in main memory.
     """
 
     local: LocalConfig
@@ -42,6 +45,7 @@ class LocalTraining:
     learned: Task
     memory_format: torch.memory_format = torch.contiguous_format
     objective: Objective = field(default_factory=Objective)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ def train(
     Args:
         task: whose work this is; with the run's seed it fixes everything random.
         model: the submodel, with the weights to start from.
-        rows: its examples, on the model's device.
+        rows: its examples, on the model's device or in main memory.
         how: what all clients have in common.
         given: what else the client has; without it, the model's weights and nothing else.
 
@@ -83,16 +87,15 @@ def train(
     """
     if given is None:
         given = Given({name: tensor.clone() for name, tensor in learned_state(model).items()})
-    with own_generator(task, rows, how) as generator:
+    with own_generator(task, how) as generator:
         return _train(task, model, rows, how, given, generator)
 
 
 @contextmanager
-def own_generator(task: TrainTask, rows: Rows, how: LocalTraining) -> Iterator[torch.Generator]:
+def own_generator(task: TrainTask, how: LocalTraining) -> Iterator[torch.Generator]:
     """Give a task the random numbers that are its own, whoever trains it."""
     seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
-    device = next(iter(rows.values())).device
-    devices = [device] if device.type == "cuda" else []
+    devices = [how.device] if how.device.type == CUDA else []
     # Dropout and its like draw from torch's global generator: it too is the client's own.
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
@@ -107,13 +110,13 @@ def _train(
     given: Given,
     generator: torch.Generator,
 ) -> tuple[ClientUpdate, Sets]:
-    column = next(iter(rows.values()))
-    examples, device = len(column), column.device
+    examples = count_examples(rows)
     steps = count_steps(examples, how.local)
     local = begin(task, model, how.learned, steps, given, how.rounds)
     inner = [p for member in given.within.values() for p in member.parameters().values()]
     optimiser = make_optimiser(model, how.local, inner)
-    total_loss = torch.zeros((), device=device)
+    scaler = make_scaler(how.local.precision, how.device)
+    total_loss = torch.zeros((), device=how.device)
     model.train()
     for number, step in enumerate(local_steps(task, rows, how, generator)):
         local.step = number
@@ -123,19 +126,24 @@ def _train(
             group["lr"] = local.learning_rate
         loss = how.objective.loss(local, step.inputs, step.target)
         optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        torch.autograd.backward(scaler.scale(loss))
+        scaler.unscale_(optimiser)
         if how.clip_norm:
             nn.utils.clip_grad_norm_([*model.parameters(), *inner], how.clip_norm)
         with torch.no_grad():
             how.objective.before_step(local)
-        optimiser.step()
+        scale = scaler.get_scale()
+        scaler.step(optimiser)
+        scaler.update()
+        if scaler.get_scale() < scale:  # gradients overflowed, and no step was made
+            local.rate_sum -= local.learning_rate
         total_loss += loss.detach()
     metrics = {"loss": float(total_loss) / steps}
-    sent, memory = end(local, how.objective)
+    going, memory = end(local, how.objective)
     trained = learned_state(model)
     for member in given.within.values():
         trained |= member.own_tensors()
-    return ClientUpdate(task, trained, examples, metrics, sent), memory
+    return ClientUpdate(task, trained, examples, metrics, going), memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +170,8 @@ def local_steps(
     task: TrainTask, rows: Rows, how: LocalTraining, generator: torch.Generator
 ) -> Iterator[LocalStep]:
     """Yield a client's steps in a round: who trains them, and by what means, is another matter."""
-    column = next(iter(rows.values()))
-    steps = count_steps(len(column), how.local)
-    for step, chosen in enumerate(_batches(len(column), how.local, generator)):
+    steps = count_steps(count_examples(rows), how.local)
+    for step, some in enumerate(_batches(rows, how, generator)):
         rate = learning_rate(
             how.schedule,
             how.local.learning_rate,
@@ -172,8 +179,6 @@ def local_steps(
             task.round_number - 1 + step / steps,
             steps,
         )
-        here = chosen.to(column.device)
-        some = {name: values[here] for name, values in rows.items()}
         inputs = arranged(how.learned.make_inputs(some, generator), how.memory_format)
         yield LocalStep(rate, inputs, how.learned.make_target(some))
 
@@ -185,7 +190,7 @@ def begin(
     device = next(model.parameters()).device
 
     def here(sets: Mapping[str, Tensors]) -> Sets:
-        return {each: {n: t.to(device) for n, t in sets[each].items()} for each in sets}
+        return {each: {n: sent(t, device) for n, t in sets[each].items()} for each in sets}
 
     received, memory = here(given.received), here(given.memory)
     return Local(
@@ -245,8 +250,23 @@ def batches_per_epoch(examples: int, batch_size: int) -> int:
     return full + (rest > 1 or full == 0)
 
 
-def _batches(examples: int, local: LocalConfig, generator: torch.Generator) -> Iterator[Tensor]:
-    count = batches_per_epoch(examples, local.batch_size)
-    for _ in range(local.epochs):
-        order = torch.randperm(examples, generator=generator)
-        yield from torch.split(order, local.batch_size)[:count]
+def count_examples(rows: Rows) -> int:
+    """Return how many rows there are."""
+    return len(next(iter(rows.values())))
+
+
+def _batches(rows: Rows, how: LocalTraining, generator: torch.Generator) -> Iterator[Rows]:
+    """Yield batches of rows, where models are."""
+    column = next(iter(rows.values()))
+    count = batches_per_epoch(len(column), how.local.batch_size)
+    for _ in range(how.local.epochs):
+        order = torch.randperm(len(column), generator=generator)
+        chosen = torch.split(order, how.local.batch_size)[:count]
+        # Ahead within an epoch only: the next one's order is drawn after this one's augmentation.
+        yield from fetched(_chosen(rows, chosen, column.device), how.device)
+
+
+def _chosen(rows: Rows, chosen: Iterable[Tensor], where: torch.device) -> Iterator[Rows]:
+    for some in chosen:
+        here = some.to(where)
+        yield {name: values[here] for name, values in rows.items()}

@@ -148,6 +148,9 @@ class LocalConfig(Part):
         compile: whether full batches are trained with code that torch compiles first, which
             changes the last bits too. `auto` measures at the start whether that pays, and the
             answer takes its place in the run's settings.
+        precision: in what numbers models compute, in training and evaluation: `float32`; `tf32`,
+            whose products have 10 bits, on GPUs that have it; `bf16` or, on GPUs, `fp16`, by
+            torch's autocast. Weights, gradients, losses and sums are float32 in any case.
     """
 
     epochs: int = 5
@@ -159,6 +162,7 @@ class LocalConfig(Part):
     clip_norm: float | None = None
     memory_format: Literal["auto", "channels_last", "contiguous"] = "auto"
     compile: bool | Literal["auto"] = False
+    precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
 
     def __post_init__(self) -> None:
         """Refuse training that cannot go on or would go on for ever."""

@@ -29,12 +29,26 @@ def config_from(values: Mapping[str, Any], source: str = "config") -> RunConfig:
     Raises:
         ConfigError: naming the first wrong setting and the remedy.
     """
+    values = _as_named_now(values, source)
     _check_booleans(values, source)
     try:
         config: RunConfig = _adapter(RunConfig).validate_python(dict(values))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
     return config
+
+
+def _as_named_now(values: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Return settings with those of earlier versions under their names of today."""
+    engine = values.get("engine")
+    if not isinstance(engine, Mapping) or "device" not in engine:
+        return values
+    if "devices" in engine:
+        raise ConfigError(
+            f"{source}: engine.device is the earlier name of engine.devices; give one of them"
+        )
+    rest = {key: value for key, value in engine.items() if key != "device"}
+    return {**values, "engine": {**rest, "devices": engine["device"]}}
 
 
 def _check_booleans(values: Mapping[str, Any], source: str) -> None:

@@ -2,11 +2,9 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator
-
-from nefl.config.checks import Part, require
+from nefl.config.checks import Names, Part, require
 from nefl.config.federation import ClientsConfig, EngineConfig, ServerConfig, WireConfig
 from nefl.config.learning import (
     DataConfig,
@@ -18,14 +16,6 @@ from nefl.config.learning import (
 
 GIVEN = "given"
 """What `task` says where the task was given in memory."""
-
-
-def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-"""Names in a list, or one without."""
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,11 @@ def check_device_clients(config: RunConfig, family: Family, device: str) -> None
         f"model.method {name!r} follows {type(method.objective).__name__}; a program has the "
         "task's loss and nothing else": type(method.objective) is not Objective,
         f"model.method {name!r} trains members inside others": any(family.within),
-        f"engine.device is {device!r}, and programs run on the CPU; set it to 'cpu'": (
+        f"engine.devices is {device!r}, and programs run on the CPU; set it to 'cpu'": (
             device != "cpu"
+        ),
+        f"local.precision {local.precision!r}: programs are in float32": (
+            local.precision != "float32"
         ),
     }
     for reason, applies in refused.items():

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
+from nefl.client.memory import Keeper
+from nefl.client.together import groups_of
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.site import Site
 from nefl.nesting.corners import extract
@@ -9,7 +11,14 @@ from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family
 from nefl.own_code import describe
 from nefl.server.evaluate import combine, make_chunks
-from nefl.state import ClientFailure, ClientUpdate, Evaluation, ServerState, TrainTask
+from nefl.state import (
+    ClientFailure,
+    ClientUpdate,
+    Evaluation,
+    ServerState,
+    Tensors,
+    TrainTask,
+)
 
 
 class SerialEngine:
@@ -19,9 +28,17 @@ class SerialEngine:
         site: where.
         family: the family.
         memories: where clients' memory lies; without it they have none.
+        together: how many clients of one submodel are trained at once.
     """
 
-    def __init__(self, site: Site, family: Family, memories: MemoryFiles | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        family: Family,
+        memories: MemoryFiles | None = None,
+        together: int = 1,
+    ) -> None:
+        self._together = together
         self._site = site
         self._family = family
         self._memories = memories if site.objective.keeps else None
@@ -35,18 +52,28 @@ class SerialEngine:
             memories.begin(state.round_number)
         wire = self._site.wire
         sent = wire.send(state).received()
-        for task in tasks:
+        for group in groups_of(tasks, self._site.sizes, self._together):
             receives = self._site.objective.receives
-            tensors = extract_all(sent, self._family, task.submodel, receives)
+            tensors = extract_all(sent, self._family, group[0].submodel, receives)
             keeper = None
             if memories is not None:
-                keeper = memories.keeper(task.client, task.round_number)
+                keeper = memories.keeper(group[0].client, group[0].round_number)
             try:
-                update = self._site.train(task, tensors, keeper)
-                result: ClientUpdate | ClientFailure = wire.carry(update, tensors, state)
+                updates = [
+                    wire.carry(u, tensors, state) for u in self._train(group, tensors, keeper)
+                ]
             except Exception as error:
-                result = ClientFailure(task, describe(error))
-            yield result
+                for task in group:
+                    yield ClientFailure(task, describe(error))
+            else:
+                yield from updates
+
+    def _train(
+        self, group: Sequence[TrainTask], tensors: Tensors, keeper: Keeper | None
+    ) -> list[ClientUpdate]:
+        if len(group) == 1:
+            return [self._site.train(group[0], tensors, keeper)]
+        return self._site.train_together(group, tensors)
 
     def settle(self, round_number: int, counted: Collection[int]) -> None:
         """Let only clients whose updates counted keep what they learned of a round."""

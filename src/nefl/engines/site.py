@@ -1,6 +1,6 @@
 """One place where clients train: their data, and a module for each submodel, on one device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +9,18 @@ from torch import Tensor, nn
 
 from nefl.client.member import Member
 from nefl.client.memory import Keeper, recall, renew, roll_kept
+from nefl.client.precision import compute_in
+from nefl.client.together import train_together
 from nefl.client.training import Given, LocalTraining, train
 from nefl.config import RunConfig
 from nefl.data import Columns, Partition
 from nefl.engines.compiled import compile_full_batches
 from nefl.engines.device_clients import DeviceClients, check_device_clients
+from nefl.engines.devices import data_fits
 from nefl.engines.resident import resident
-from nefl.errors import ConfigError, UpdateError
+from nefl.errors import UpdateError
 from nefl.methods import method_of
+from nefl.moving import fetched, ready_to_go
 from nefl.nesting.frozen import Moved, move_sharing
 from nefl.nesting.inside import MEMBER, of_member
 from nefl.nesting.profile import stage_channels
@@ -42,30 +46,6 @@ NARROW = 64
 
 SAFE_CHANNELS = 8
 """Input channels from which strided 1×1 convolutions can be trusted with channels last."""
-
-UNFIT = {
-    "meta": "holds no values",
-    "mps": "has no float64, in which updates and norms are summed",
-}
-"""Devices of torch that nothing can be trained on, each with the reason."""
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device of a name; `auto` takes CUDA where there is one.
-
-    Raises:
-        ConfigError: if there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if device.type in UNFIT:
-            raise ConfigError(f"engine.device {name!r}: {UNFIT[device.type]}; use cpu or cuda")
-        torch.empty(0, dtype=torch.float64, device=device)  # sums need it
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ConfigError(f"engine.device {name!r}: {str(error).splitlines()[0]}") from None
-    return device
 
 
 def pick_memory_format(
@@ -110,6 +90,7 @@ class Site:
         task: what is learned, its columns normally memory-mapped.
         partition: which examples each client has.
         device: where to compute.
+        processes: how many processes compute there.
 
     Attributes:
         measures_norms: whether norms are measured before a submodel is scored.
@@ -124,16 +105,21 @@ class Site:
         task: Task,
         partition: Partition,
         device: torch.device,
+        *,
+        processes: int = 1,
     ) -> None:
         self._family = family
         self._device = device
         self._partition = partition
+        self._sizes = tuple(map(int, partition.sizes))
         self._modules: dict[tuple[int, bool], nn.Module] = {}
         self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
         self._frozen: Moved = {}
         self._task = task
-        self._train = _Examples(task.visible(task.train), device)
-        self._test = _Examples(task.visible(task.test), device)
+        examples = task.visible(task.train), task.visible(task.test)
+        size = sum(column.nbytes for columns in examples for column in columns.values())
+        there = data_fits(size, device, processes)
+        self._train, self._test = (_Examples(each, device if there else None) for each in examples)
         self._test_rows = subset(task, config).test
         method = method_of(config.model)
         how = LocalTraining(
@@ -144,6 +130,7 @@ class Site:
             method.clip_norm if config.local.clip_norm is None else config.local.clip_norm,
             task,
             objective=method.objective,
+            device=device,
         )
         self.objective = method.objective
         self.wire = Wire(family, config.wire, config.seed)
@@ -155,9 +142,15 @@ class Site:
         }
         self._compile = config.local.compile is True
         self._batch_size = config.local.batch_size
+        self._precision = config.local.precision
         self.measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
         check_device_clients(config, family, device.type)
         self._on_device = DeviceClients(config, family, task)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many examples each client has."""
+        return self._sizes
 
     @property
     def test_examples(self) -> int:
@@ -204,6 +197,17 @@ class Site:
             keeper.save(renew(kept, family, task.submodel, now, whole=self._rolling))
         return update
 
+    def train_together(self, tasks: Sequence[TrainTask], tensors: Tensors) -> list[ClientUpdate]:
+        """Train tasks of one submodel at once, for clients with equally many examples.
+
+        Args:
+            tasks: whose work it is.
+            tensors: what came from the server for each of them: the submodel's weights.
+        """
+        how = self._how[tasks[0].submodel]
+        model = self._load(tasks[0].submodel, tensors)
+        return train_together(tasks, model, [self.given_to(task)[0] for task in tasks], how)
+
     def given_to(self, task: TrainTask) -> tuple[dict[str, Tensor], LocalTraining]:
         """Return the examples of a task's client, and how it trains on them."""
         rows = self._train.take(self._partition.client(task.client))
@@ -239,8 +243,9 @@ class Site:
     def _training_batches(self) -> Iterator[Tensor]:
         """Yield all clients' examples as inputs, without augmentation, in a fixed order."""
         rows = np.sort(self._partition.indices)
-        for part in np.array_split(rows, -(-len(rows) // BATCH)):
-            yield self._task.make_inputs(self._train.take(part))
+        parts = np.array_split(rows, -(-len(rows) // BATCH))
+        for some in fetched(map(self._train.take, parts), self._device):
+            yield self._task.make_inputs(some)
 
     def _load(self, submodel: int, tensors: Tensors, *, compiled: bool = True) -> nn.Module:
         key = submodel, compiled and self._compile
@@ -249,6 +254,7 @@ class Site:
             with torch.random.fork_rng(devices=[]):  # its first weights are not kept
                 module = self._family.build(self._family.specs[submodel - 1])
             module = move_sharing(module, self._device, self._frozen)
+            module = compute_in(module, self._precision)
             if compiled and self._compile:
                 compile_full_batches(module, self._batch_size, len(self._family))
             self._modules[key] = module
@@ -262,22 +268,22 @@ class Site:
             for name, tensor in self._unsaved[key].items():
                 buffers_now[name].copy_(tensor)
             for name, tensor in tensors.items():
-                own[name].copy_(tensor)
+                own[name].copy_(ready_to_go(tensor, self._device), non_blocking=True)
         return module
 
 
 class _Examples:
-    """Columns of examples; on an accelerator they stay there, otherwise in the memory map."""
+    """Columns of examples, on a device or where they are mapped into memory."""
 
-    def __init__(self, columns: Columns, device: torch.device) -> None:
+    def __init__(self, columns: Columns, device: torch.device | None) -> None:
         self._columns, self._device = columns, device
         self._resident: dict[str, Tensor] | None = None
-        if device.type != "cpu":
+        if device is not None:
             self._resident = {name: resident(c, device) for name, c in columns.items()}
 
     def take(self, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return the examples in these rows, on the device."""
-        if self._resident is None:
+        """Return the examples in these rows, where they lie."""
+        if self._resident is None or self._device is None:
             return rows_of(self._columns, rows)
         chosen = torch.from_numpy(rows).to(self._device)
         return {name: column[chosen] for name, column in self._resident.items()}

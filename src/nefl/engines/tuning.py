@@ -1,11 +1,16 @@
 """Settings of a process: what makes small networks train faster, or a server stay small."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from nefl.config import RunConfig
+from nefl.engines.devices import pick_devices
+from nefl.moving import CUDA
 
 # Option numbers of glibc's mallopt.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -13,6 +18,9 @@ _KEEP_BYTES = 1 << 30
 _TOP_PAD_BYTES = 64 << 20
 _M_ARENA_MAX = -8
 _RETURNED_BYTES = 1 << 20
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""What cuBLAS reads when it starts; with it, and not without, its products repeat bit for bit."""
 
 
 def tune_process(threads: int) -> None:
@@ -23,8 +31,6 @@ def tune_process(threads: int) -> None:
     processes as cores, and results then do not depend on how a sum is split among threads.
     """
     torch.set_num_threads(threads)
-    torch.backends.cudnn.deterministic = True  # convolutions on a GPU repeat bit for bit
-    torch.backends.cudnn.benchmark = False
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
         if mallopt is not None:
@@ -33,17 +39,55 @@ def tune_process(threads: int) -> None:
             mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
 
 
+def tune_gpu(*, deterministic: bool, tf32: bool) -> None:
+    """Let a GPU choose kernels that repeat bit for bit, or else the fastest.
+
+    Args:
+        deterministic: whether they repeat. Of operations that have no such kernel torch warns.
+        tf32: whether products of float32 may be made of numbers with 10 bits.
+    """
+    cudnn = torch.backends.cudnn
+    cudnn.deterministic, cudnn.benchmark = deterministic, not deterministic
+    cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+    if deterministic:
+        os.environ.setdefault(*_WORKSPACE)
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    # Nothing here reads memory that was never written: filling it first would only take time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def tune_for(config: RunConfig) -> None:
+    """Tune the process for a run's training, for good."""
+    tune_process(config.engine.threads)
+    if pick_devices(config.engine.devices)[0].type == CUDA:
+        tune_gpu(deterministic=config.engine.deterministic, tf32=config.local.precision == "tf32")
+
+
 @contextmanager
 def tuned_process(threads: int) -> Iterator[None]:
     """Tune the process for a while; what torch lets one set back is set back."""
-    cudnn = torch.backends.cudnn
-    before = torch.get_num_threads(), cudnn.deterministic, cudnn.benchmark
+    before = torch.get_num_threads()
     tune_process(threads)
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        cudnn.deterministic, cudnn.benchmark = before[1:]
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def tuned_for(config: RunConfig) -> Iterator[None]:
+    """Tune the process for a run's training, for a while."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, products.allow_tf32
+    repeats = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    with tuned_process(config.engine.threads):
+        try:
+            tune_for(config)
+            yield
+        finally:
+            cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, products.allow_tf32 = before
+            torch.use_deterministic_algorithms(repeats, warn_only=warns)
 
 
 def give_memory_back() -> None:

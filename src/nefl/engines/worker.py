@@ -4,24 +4,27 @@ import ctypes
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from nefl.config.reading import config_from
 from nefl.data import Partition, open_cached
+from nefl.engines.devices import pick_device
 from nefl.engines.memory_files import MemoryFile
 from nefl.engines.sharing import SharedWeights
-from nefl.engines.site import Site, pick_device
-from nefl.engines.tuning import tune_process
+from nefl.engines.site import Site
+from nefl.engines.tuning import tune_for
 from nefl.errors import NeflError, NestingError
 from nefl.methods import family_of
+from nefl.moving import in_main_memory
 from nefl.nesting.corners import extract
 from nefl.nesting.sets import extract_all
 from nefl.nesting.spec import Family
 from nefl.own_code import describe, own_tracebacks
 from nefl.server.evaluate import Chunk
-from nefl.state import TrainTask
+from nefl.state import ClientUpdate, Tensors, TrainTask
 from nefl.tasks.finding import open_task
 
 _PR_SET_PDEATHSIG = 1
@@ -56,7 +59,7 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     # In the server's order: the current folder comes last there, and may hold anything.
     sys.path[:] = given["path"] + [path for path in sys.path if path not in given["path"]]
     config = config_from(given["config"])
-    tune_process(config.engine.threads)
+    tune_for(config)
     learned = open_task(config, open_cached(Path(given["dataset"]), verify=False))
     family = family_of(config.model, learned.signature, learned.model_arguments())
     if family.fingerprint != given["fingerprint"]:
@@ -67,8 +70,8 @@ def _set_up(given: dict[str, Any], descriptor: int) -> "_Work":
     if family.base_checksum != given["base"]:
         raise NestingError(f"{config.model.name}: the base changed since the run was started")
     partition = Partition.load(given["partition"])
-    device = pick_device(config.engine.device)
-    site = Site(config, family, learned, partition, device)
+    device = pick_device(given["device"])
+    site = Site(config, family, learned, partition, device, processes=given["processes"])
     objective = site.objective
     weights = SharedWeights(
         family,
@@ -91,22 +94,30 @@ class _Work:
         """Carry out a job; what it raises goes back to the server as its failure."""
         try:
             if "train" in job:
-                return self._train(TrainTask(*job["train"]), job["slot"], job["last"])
+                tasks = [TrainTask(*task) for task in job["train"]]
+                return self._train(tasks, job["slots"], job["last"])
             return self._score(Chunk(*job["score"]))
         except Exception as error:  # whatever a client's code may raise
             return _reply(error=describe(error))
 
-    def _train(self, task: TrainTask, slot: int, last: int | None) -> bytes:
-        objective = self._site.objective
+    def _train(self, tasks: Sequence[TrainTask], slots: Sequence[int], last: int | None) -> bytes:
+        objective, task = self._site.objective, tasks[0]
         state, family = self._weights.state, self._family
         tensors = extract_all(state, family, task.submodel, objective.receives)
-        keeper = MemoryFile(self._memory, task.client, task.round_number, last)
-        update = self._site.train(task, tensors, keeper)
-        wire = self._site.wire
-        back = wire.differences(wire.answer(update, tensors), task.submodel)
-        for name, place in self._weights.slot(slot, task.submodel).items():
+        if len(tasks) == 1:
+            keeper = MemoryFile(self._memory, task.client, task.round_number, last)
+            updates = [self._site.train(task, tensors, keeper)]
+        else:
+            updates = self._site.train_together(tasks, tensors)
+        for update, slot in zip(updates, slots, strict=True):
+            self._write(update, tensors, slot)
+        return _reply(trained=[[u.examples, dict(u.metrics)] for u in updates])
+
+    def _write(self, update: ClientUpdate, received: Tensors, slot: int) -> None:
+        wire, submodel = self._site.wire, update.task.submodel
+        back = in_main_memory(wire.differences(wire.answer(update, received), submodel))
+        for name, place in self._weights.slot(slot, submodel).items():
             place.copy_(back[name])
-        return _reply(examples=update.examples, metrics=dict(update.metrics))
 
     def _score(self, chunk: Chunk) -> bytes:
         tensors = extract(self._weights.state, self._family, chunk.submodel)

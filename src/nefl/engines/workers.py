@@ -13,6 +13,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from nefl.client.together import groups_of
 from nefl.config import RunConfig
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.sharing import SharedWeights, make_shared_file
@@ -48,8 +51,9 @@ class WorkersEngine:
         family: its family.
         task: what is learned; its cached columns are memory-mapped by every worker.
         partition: the file with the partition.
+        sizes: how many examples each client has.
         test_examples: how many test examples there are.
-        workers: how many processes.
+        devices: where each process trains; there are as many as names.
         memories: where clients' memory lies.
     """
 
@@ -60,8 +64,9 @@ class WorkersEngine:
         *,
         task: Task,
         partition: Path,
+        sizes: Sequence[int],
         test_examples: int,
-        workers: int,
+        devices: Sequence[torch.device],
         memories: MemoryFiles,
     ) -> None:
         self._family = family
@@ -69,13 +74,17 @@ class WorkersEngine:
         self._metrics = task.measured
         self._test_examples = test_examples
         self._measures_norms = needs_measuring(family, recalibrate=config.server.recalibrate)
-        # Twice the workers: results wait their turn without keeping anybody from the next task.
-        self._slots = 2 * workers
+        # Twice the workers: results wait their turn without keeping anybody from the next job.
+        self._ahead = 2 * len(devices)
+        self._together = config.engine.together
+        self._sizes = sizes
+        self._devices = devices
+        slots = self._ahead * self._together
         self._descriptor = make_shared_file()
         objective = method_of(config.model).objective
         self._weights = SharedWeights(
             family,
-            self._slots,
+            slots,
             self._descriptor,
             receives=objective.receives,
             sends=objective.sends,
@@ -86,7 +95,7 @@ class WorkersEngine:
             "path": [path or str(Path.cwd()) for path in sys.path],
             "dataset": str(task.folder),
             "partition": str(partition),
-            "slots": self._slots,
+            "slots": slots,
             "fingerprint": family.fingerprint,
             "base": family.base_checksum,
             "memory": str(memories.folder),
@@ -95,8 +104,8 @@ class WorkersEngine:
         self._any_ready = False
         self._workers: list[_Worker] = []
         try:
-            for _ in range(workers):
-                self._workers.append(self._start())
+            for device in devices:
+                self._workers.append(self._start(device))
         except OSError as error:
             self.close()
             raise RunError(f"worker processes cannot be started ({error.strerror})") from error
@@ -117,22 +126,29 @@ class WorkersEngine:
         self._weights.write(self._wire.send(state).received())
         if self._memories is not None:
             self._memories.begin(state.round_number)
+        groups = groups_of(tasks, self._sizes, self._together)
         jobs: list[dict[str, Any]] = [
             {
-                "train": [task.round_number, task.client, task.submodel],
-                "slot": number % self._slots,
-                "last": self._memories and self._memories.last_round(task.client),
+                "train": [[task.round_number, task.client, task.submodel] for task in group],
+                "slots": self._slots_of(number, group),
+                "last": self._memories and self._memories.last_round(group[0].client),
             }
-            for number, task in enumerate(tasks)
+            for number, group in enumerate(groups)
         ]
         for number, reply in enumerate(self._carry_out(jobs)):
-            task = tasks[number]
-            if "error" in reply:
-                yield ClientFailure(task, reply["error"])
-            else:
-                slot = self._weights.slot(number % self._slots, task.submodel)
+            for place, task in enumerate(groups[number]):
+                if "error" in reply:
+                    yield ClientFailure(task, reply["error"])
+                    continue
+                slot = self._weights.slot(jobs[number]["slots"][place], task.submodel)
                 trained, sent = unpack(self._wire.added(slot, state, task.submodel))
-                yield ClientUpdate(task, trained, reply["examples"], reply["metrics"], sent)
+                examples, metrics = reply["trained"][place]
+                yield ClientUpdate(task, trained, examples, metrics, sent)
+
+    def _slots_of(self, number: int, group: Sequence[TrainTask]) -> list[int]:
+        """Return the slots of a job's updates."""
+        first = number % self._ahead * self._together
+        return list(range(first, first + len(group)))
 
     def settle(self, round_number: int, counted: Collection[int]) -> None:
         """Let only clients whose updates counted keep what they learned of a round."""
@@ -164,7 +180,7 @@ class WorkersEngine:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _start(self) -> _Worker:
+    def _start(self, device: torch.device) -> _Worker:
         mine, theirs = socket.socketpair()
         process = subprocess.Popen(
             [
@@ -182,7 +198,8 @@ class WorkersEngine:
         )
         theirs.close()
         connection = Connection(mine.detach())
-        connection.send_bytes(json.dumps(self._setup).encode())
+        here = {"device": str(device), "processes": self._devices.count(device)}
+        connection.send_bytes(json.dumps(self._setup | here).encode())
         return _Worker(process, connection)
 
     def _end(self, worker: _Worker) -> None:
@@ -209,14 +226,14 @@ class WorkersEngine:
             for number, worker in enumerate(self._workers):
                 if worker.job is not None:
                     self._end(worker)
-                    self._workers[number] = self._start()
+                    self._workers[number] = self._start(self._devices[number])
 
     def _hand_out(
         self, jobs: Sequence[dict[str, Any]], waiting: "deque[int]", finished: int
     ) -> None:
         for number, worker in enumerate(self._workers):
-            # A job's slot is free once the job that had it before has been taken in.
-            if not waiting or waiting[0] >= finished + self._slots:
+            # A job's slots are free once the job that had it before has been taken in.
+            if not waiting or waiting[0] >= finished + self._ahead:
                 return
             if worker.ready and worker.job is None:
                 try:
@@ -278,7 +295,7 @@ class WorkersEngine:
                 f"{self._deaths} worker processes died one after another, the last one {died}; "
                 f"{remedy}"
             )
-        self._workers[number] = self._start()
+        self._workers[number] = self._start(self._devices[number])
         return died
 
 

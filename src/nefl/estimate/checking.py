@@ -7,10 +7,9 @@ import numpy as np
 from nefl.config import RunConfig
 from nefl.data import DATASETS, Columns, Dataset, DatasetInfo, find_dataset
 from nefl.data.arrays import IMAGE, LABEL
-from nefl.engines.site import pick_device
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
-from nefl.running.assembly import Setting, arrange, assemble
+from nefl.running.assembly import Setting, arrange, assemble, check_devices
 from nefl.server.closing import check_clock
 from nefl.tasks.finding import task_of
 
@@ -36,7 +35,7 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
     if presence == "cached" or info is None or info.rows is None or info.hub is None:
         setting = assemble(config)  # what comes with nefl, is decoded or is the user's own
     else:
-        pick_device(config.engine.device)
+        check_devices(config)
         setting = arrange(config, task_of(config, _stand_in(config.data.name, info, info.rows)))
         where = config.data.root or "the hub"
         notes.append(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nefl.config import RunConfig
+from nefl.engines.devices import place_workers
 from nefl.estimate.timing import StepTime
 from nefl.nesting.coverage import min_coverage, uncovered
 from nefl.nesting.price import SubmodelProfile
@@ -13,7 +14,7 @@ from nefl.nesting.profile import PASSES
 from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family
 from nefl.rounds import Plan
-from nefl.running.assembly import Setting, count_workers
+from nefl.running.assembly import Setting
 from nefl.server.aggregate import GROUP
 from nefl.server.closing import simulated_closing
 from nefl.server.cohort import assign_submodels, sample_cohort
@@ -116,7 +117,7 @@ def cost_of(
         for tasks in rounds
         for task in tasks
     )
-    workers = count_workers(config.engine, config.clients.per_round)
+    workers = len(place_workers(config.engine, config.clients.per_round))
     client_memory = max(profile.train_memory_bytes for profile in profiles)
     server_memory = _server_memory(setting.plan)
     slot = max(travel_bytes(family, k, setting.plan.sends) for k in range(1, len(family) + 1))

@@ -4,12 +4,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nefl.engines.site import pick_device
-from nefl.engines.tuning import tuned_process
+from nefl.engines.devices import pick_device, wait_for
+from nefl.engines.tuning import tuned_for
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.sets import extract_all
 from nefl.running.assembly import Setting
-from nefl.running.one_batch import one_batch_site, wait_for
+from nefl.running.one_batch import one_batch_site
 from nefl.server.stepping import remembering
 from nefl.state import ServerState, TrainTask
 
@@ -57,7 +57,7 @@ def measure_steps(
     measured: dict[int, float] = {}
     rate = 0.0  # seconds a MAC, of the largest submodel that was measured
     state = _first_state(setting)
-    with tuned_process(setting.config.engine.threads):
+    with tuned_for(setting.config):
         for profile in sorted(profiles, key=lambda profile: profile.train_macs):
             batch = _batch(profile, setting)
             # Two steps: one to warm up, one to time. The first submodel has no forecast.
@@ -93,7 +93,7 @@ def _time_step(setting: Setting, state: ServerState, submodel: int, batch: int) 
     site.train(task, given)  # builds the module, and warms up
     started = time.perf_counter()
     update = site.train(task, given)
-    wait_for(pick_device(setting.config.engine.device))
+    wait_for(pick_device(setting.config.engine.devices[0]))
     del update
     return time.perf_counter() - started
 

@@ -131,7 +131,8 @@ def open_run(
     config = stored_config(path)
     check_code(config, path, trusted=trust_code)
     # Exports are made and compared on the CPU, where every runtime can follow.
-    engine, local = replace(config.engine, device="cpu"), replace(config.local, compile=False)
+    engine = replace(config.engine, devices=("cpu",))
+    local = replace(config.local, compile=False, precision="float32")
     setting = assemble(replace(config, engine=engine, local=local), task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())

@@ -85,7 +85,7 @@ def trained_config(source: str | Path, *, trust_code: bool) -> RunConfig:
     else:
         config = config_from(recipe_values(str(source)), str(source))
     engine = replace(
-        config.engine, device="cpu", client="executorch", client_share=1.0, programs=None
+        config.engine, devices=("cpu",), client="executorch", client_share=1.0, programs=None
     )
     return replace(config, engine=engine)
 

@@ -62,7 +62,7 @@ class DeviceTrainer:
         }
         descent = session.descent(local.learning_rate, local.momentum, local.weight_decay)
         examples, total_loss = len(next(iter(rows.values()))), torch.zeros(())
-        with own_generator(task, rows, how) as generator, torch.no_grad():
+        with own_generator(task, how) as generator, torch.no_grad():
             for step in local_steps(task, rows, how, generator):
                 loss, *measured = session.run(step.inputs, step.target)
                 descent.step(step.learning_rate)

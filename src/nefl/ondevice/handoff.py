@@ -79,7 +79,7 @@ def _write_steps(
     path: Path, task: TrainTask, rows: Rows, how: LocalTraining
 ) -> list[tuple[int, float]]:
     """Write the batches of all steps; return examples and learning rate of each."""
-    with own_generator(task, rows, how) as generator:
+    with own_generator(task, how) as generator:
         steps = list(local_steps(task, rows, how, generator))
     batches = {
         "inputs": torch.cat([step.inputs.contiguous() for step in steps]),

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,24 @@ import torch
 from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import BASE, CODE, SETTINGS
 from nefl.asking.ways import card_facts
-from nefl.config import EngineConfig, LocalConfig, RunConfig
+from nefl.config import LocalConfig, RunConfig
 from nefl.config.learning import LORA
 from nefl.config.run import GIVEN
 from nefl.data import Examples, Partition, draw_label_distribution
 from nefl.data.picture import draw_sizes
 from nefl.data.sources import content_digest
 from nefl.engines.device_clients import DeviceClients, check_device_clients
+from nefl.engines.devices import (
+    check_precision,
+    pick_device,
+    pick_devices,
+    place_sums,
+    place_workers,
+)
 from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import Site, pick_device, pick_memory_format
+from nefl.engines.site import Site, pick_memory_format
+from nefl.engines.stacking import check_together
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
@@ -93,8 +100,26 @@ class Setting:
 
     def site(self) -> Site:
         """Return a place to train in this process."""
-        device = pick_device(self.config.engine.device)
+        device = pick_device(self.config.engine.devices[0])
         return Site(self.config, self.family, self.task, self.partition, device)
+
+    def workers(self) -> tuple[torch.device, ...]:
+        """Return the device of each worker process; none means to train in this process.
+
+        Raises:
+            ConfigError: if the task cannot be given to workers that are asked for.
+        """
+        engine = self.config.engine
+        found = place_workers(engine, self.config.clients.per_round)
+        if not found or self.config.task != GIVEN or describe(self.task) is not None:
+            return found
+        if engine.name == "auto":
+            return ()
+        raise ConfigError(
+            f"task {self.task.name}: has functions of its own, which workers cannot be given; "
+            "set engine.name to 'serial', or write the task as a function and name it, as in "
+            "task = 'package.module:function'"
+        )
 
     def engine(self, partition: Path) -> Engine:
         """Return the engine that the configuration asks for.
@@ -105,27 +130,21 @@ class Setting:
         Raises:
             ConfigError: if that engine cannot be had.
         """
-        workers = count_workers(self.config.engine, self.config.clients.per_round)
+        workers = self.workers()
         memories = MemoryFiles(partition.parent)
         if self.config.engine.client != "torch":  # else every worker would wait for them in turn
             ready = DeviceClients(self.config, self.family, self.task)
             ready.make_ready(range(1, len(self.family) + 1))
-        alone = self.config.task == GIVEN and describe(self.task) is None
-        if not workers or (alone and self.config.engine.name == "auto"):
-            return SerialEngine(self.site(), self.family, memories)
-        if alone:
-            raise ConfigError(
-                f"task {self.task.name}: has functions of its own, which workers cannot be given; "
-                "set engine.name to 'serial', or write the task as a function and name it, as in "
-                "task = 'package.module:function'"
-            )
+        if not workers:
+            return SerialEngine(self.site(), self.family, memories, self.config.engine.together)
         return WorkersEngine(
             self.config,
             self.family,
             task=self.task,
             partition=partition,
+            sizes=tuple(map(int, self.partition.sizes)),
             test_examples=self.test_examples,
-            workers=workers,
+            devices=workers,
             memories=memories,
         )
 
@@ -251,10 +270,20 @@ def assemble(config: RunConfig, task: Task | None = None) -> Setting:
     Raises:
         NeflError: if any of it cannot be had.
     """
-    pick_device(config.engine.device)
+    check_devices(config)
     if task is None:
         return arrange(config, load_task(config))
     return arrange(*keep_given(config, task))
+
+
+def check_devices(config: RunConfig) -> None:
+    """See that the devices that a run asks for are here, and compute as it asks.
+
+    Raises:
+        ConfigError: naming what is not so.
+    """
+    place_sums(config.engine, ())
+    check_precision(config.local.precision, pick_devices(config.engine.devices))
 
 
 def arrange(config: RunConfig, task: Task) -> Setting:
@@ -267,7 +296,8 @@ def arrange(config: RunConfig, task: Task) -> Setting:
     if config.model.members and config.model.name in MODELS:
         check_members(config.model, family, task.signature)
     method_of(config.model).objective.check(config.local)
-    check_device_clients(config, family, pick_device(config.engine.device).type)
+    check_device_clients(config, family, pick_device(config.engine.devices[0]).type)
+    check_together(config, family, task)
     if config.engine.programs is not None:
         DeviceClients(config, family, task).make_ready(range(1, len(family) + 1))
     own_task = is_reference(config.task) or config.task == GIVEN
@@ -337,7 +367,7 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
     """Try a model, method or task of the user's own out on the data's first examples."""
     rows = rows_of(task.visible(task.train), np.arange(min(EXAMPLES, task.train_examples)))
     inputs = task.make_inputs(rows, torch.Generator().manual_seed(config.seed))
-    device, asked = pick_device(config.engine.device), config.local.memory_format
+    device, asked = pick_device(config.engine.devices[0]), config.local.memory_format
 
     def layout(submodel: int) -> torch.memory_format:
         return pick_memory_format(asked, family, submodel, device)
@@ -409,14 +439,3 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         model = replace(model, options={**model.options, "base": absolute(base)})
     engine = replace(config.engine, programs=absolute(config.engine.programs))
     return replace(config, model=model, data=data, partition=partition, engine=engine)
-
-
-def count_workers(engine: EngineConfig, per_round: int) -> int:
-    """Return how many worker processes an engine has; 0 means to train in this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # More workers than clients in a round would have nothing to do.
-    workers = engine.workers or max(1, min((cores or 1) // engine.threads, per_round))
-    if engine.name == "auto":
-        on_cpu = pick_device(engine.device).type == "cpu"
-        return workers if on_cpu and workers > 1 else 0
-    return workers if engine.name == "workers" else 0

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from nefl.client.training import count_steps
-from nefl.engines.site import pick_device
-from nefl.engines.tuning import tuned_process
+from nefl.engines.devices import pick_device, wait_for
+from nefl.engines.tuning import tuned_for
 from nefl.nesting.sets import extract_all
 from nefl.remembered import recall, remember
 from nefl.running.assembly import Setting, count_workers
-from nefl.running.one_batch import one_batch_site, wait_for
+from nefl.running.one_batch import one_batch_site
 from nefl.server.stepping import remembering
 from nefl.state import TrainTask
 from nefl.wording import counted
@@ -70,7 +70,7 @@ def choose(setting: Setting) -> Choice:
     """Weigh what compiled steps save in a run against what compiling them takes."""
     family, config = setting.family, setting.config
     steps = steps_to_come(setting)
-    with tuned_process(config.engine.threads):
+    with tuned_for(config):
         eager = _median(_times(setting, len(family), compiled=False)[1:])
         most = steps * eager
         if most < WORTH_TRYING:
@@ -101,8 +101,9 @@ def steps_to_come(setting: Setting) -> float:
 def _measured(setting: Setting, submodel: int) -> Measured:
     """Return what was measured on this machine before, or measure it."""
     config = setting.config
-    where = config.engine.device, config.engine.threads, torch.__config__.show()
-    how = config.local.batch_size, config.local.memory_format, config.local.optimizer
+    where = config.engine.devices, config.engine.threads, torch.__config__.show()
+    local = config.local
+    how = local.batch_size, local.memory_format, local.optimizer, local.precision
     what = repr((config.model, setting.family, setting.task.signature, submodel, how, where))
     known = recall("compiled-steps", what)
     if isinstance(known, dict) and known.keys() == {"eager", "compiled", "compiling"}:
@@ -128,6 +129,6 @@ def _times(setting: Setting, submodel: int, *, compiled: bool) -> list[float]:
     for _ in range(1 + STEPS):
         started = time.perf_counter()
         site.train(TrainTask(1, 0, submodel), given)
-        wait_for(pick_device(config.engine.device))
+        wait_for(pick_device(config.engine.devices[0]))
         found.append(time.perf_counter() - started)
     return found

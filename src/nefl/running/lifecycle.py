@@ -20,9 +20,9 @@ from nefl.client.schedule import first_difference
 from nefl.client.training import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config.reading import config_from
+from nefl.engines.devices import has_precision, pick_device, place_sums
 from nefl.engines.serial import SerialEngine
-from nefl.engines.site import pick_device
-from nefl.engines.tuning import tuned_process
+from nefl.engines.tuning import tuned_for
 from nefl.errors import RunError
 from nefl.methods import method_of
 from nefl.nesting.spec import Family
@@ -234,14 +234,16 @@ def evaluate(
     config = stored_config(path)
     check_code(config, path, trusted=trust_code)
     if device is not None:
-        config = replace(config, engine=replace(config.engine, device=device))
+        config = replace(config, engine=replace(config.engine, devices=(device,)))
     if recalibrate:
         config = replace(config, server=replace(config.server, recalibrate=True))
+    if not has_precision(config.local.precision, pick_device(config.engine.devices[0])):
+        config = replace(config, local=replace(config.local, precision="float32"))
     setting = assemble(config, task)
     check_unchanged(path, setting.data_identity())
     warn_of_changed_code(path, setting.code_identity())
     state = read_kept(path, setting.family, best=best)
-    with tuned_process(config.engine.threads):
+    with tuned_for(config):
         engine = SerialEngine(setting.site(), setting.family)
         return engine.evaluate(state, range(1, len(setting.family) + 1))
 
@@ -313,14 +315,14 @@ def _train_on(
     connect: Connect | None,
 ) -> ServerState:
     recorder = Recorder(folder, setting.config, state, setting.primary)
-    with tuned_process(setting.config.engine.threads):
+    with tuned_for(setting.config):
         if connect is None:
             engine = setting.engine(folder.partition)
         else:
             setting, engine = connect(setting, folder)
         try:
-            if isinstance(engine, SerialEngine):
-                state = state.to(pick_device(setting.config.engine.device))
+            if connect is None:
+                state = state.to(place_sums(setting.config.engine, setting.workers()))
             return run_training(state, setting.plan, engine, [recorder, *observers])
         except BaseException as error:
             with _uninterrupted():

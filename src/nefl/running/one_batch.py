@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from nefl.data import Partition
-from nefl.engines.site import Site, pick_device
+from nefl.engines.devices import pick_device
+from nefl.engines.site import Site
 from nefl.running.assembly import Setting
 
 
@@ -30,10 +30,5 @@ def one_batch_site(setting: Setting, batch: int, *, compiled: bool = False) -> S
         engine=replace(config.engine, client="torch", client_share=1.0, programs=None),
     )
     everything = Partition(np.arange(batch, dtype=np.int64), np.array([0, batch], dtype=np.int64))
-    return Site(one_step, setting.family, few, everything, pick_device(config.engine.device))
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until a device has done what it was given; kernels run on when the call is back."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    device = pick_device(config.engine.devices[0])
+    return Site(one_step, setting.family, few, everything, device)

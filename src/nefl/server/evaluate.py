@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from nefl.moving import fetched
 from nefl.nesting.modules import has_static_norms, measuring_norms
 from nefl.nesting.spec import Family
 from nefl.state import Evaluation
@@ -90,7 +91,7 @@ def score_chunk(
     model.eval()
     with torch.inference_mode():
         pieces = -(-examples // BATCH)  # of even size: never a batch of one beside others
-        for some in _pieces(rows, pieces):
+        for some in fetched(_pieces(rows, pieces), next(model.parameters()).device):
             outputs = model(arranged(task.make_inputs(some), memory_format))
             target = task.make_target(some)
             loss += float(task.loss_of(outputs, target)) * len(target)

@@ -346,10 +346,12 @@ def test_a_node_that_trains_on_cuda_goes_by_that_devices_memory(
     asked: list[torch.device] = []
 
     def free(device: torch.device) -> int:
+        if device.type == "cpu":
+            return 10**9
         asked.append(device)
         return 7000
 
-    monkeypatch.setattr("nefl.engines.flower.capability.cuda_memory", free)
+    monkeypatch.setattr("nefl.engines.flower.capability.free_bytes", free)
     cuda = torch.device("cuda", 1)
     assert own_capability({}, cuda).memory == 7000
     assert free_memory({"memory": 5000}, cuda) == 5000
@@ -361,8 +363,8 @@ def test_a_node_that_trains_on_cuda_goes_by_that_devices_memory(
     monkeypatch.setattr("nefl.engines.flower.capability.pick_device", torch.device)
     cases: list[tuple[dict[str, Any], dict[str, Any], int]] = [
         ({"device": "cuda:1"}, {}, 2),
-        ({}, {"config": {"engine": {"device": "cuda"}}}, 2),
-        ({"device": "cpu"}, {"config": {"engine": {"device": "cuda"}}}, 3),
+        ({}, {"config": {"engine": {"devices": ["cuda"]}}}, 2),
+        ({"device": "cpu"}, {"config": {"engine": {"devices": ["cuda"]}}}, 3),
         ({}, {}, 3),
     ]
     for node, run, taken in cases:

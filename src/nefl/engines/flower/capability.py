@@ -16,8 +16,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
-from nefl.engines.machine import machine_memory
-from nefl.engines.site import pick_device
+from nefl.engines.devices import free_bytes, pick_device
 from nefl.errors import UpdateError
 
 HEADROOM = 1.25
@@ -105,7 +104,7 @@ def training_device(
         ConfigError: if there is no such device here.
     """
     settings = run.get("config", {}).get("engine", {})
-    name = node_config.get(DEVICE, settings.get("device"))
+    name = node_config.get(DEVICE) or next(iter(settings.get("devices", ())), None)
     return None if name is None else pick_device(str(name))
 
 
@@ -155,17 +154,8 @@ def free_memory(
     """
     given = node_config.get("memory")
     bounds = [int(given)] if isinstance(given, int | float) else []
-    if device is not None and device.type == "cuda":
-        return min([*bounds, cuda_memory(device)])
-    here = machine_memory()
+    here = free_bytes(device or torch.device("cpu"))
     return min([*bounds, *([] if here is None else [here])], default=None)
-
-
-def cuda_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a CUDA device, those that torch keeps in store included."""
-    free, _ = torch.cuda.mem_get_info(device)
-    stored = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free) + stored
 
 
 def largest_in_memory(memory: int | None, needs: Sequence[int]) -> int:

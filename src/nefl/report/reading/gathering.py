@@ -17,7 +17,11 @@ WITHOUT_EFFECT = (
     "metrics",  # of which the primary one counts, see `effective`
     "engine.name",
     "engine.workers",
-    "engine.device",
+    "engine.devices",
+    "engine.per_device",
+    "engine.sums",
+    "engine.deterministic",
+    "engine.together",
     "engine.threads",
     "engine.flower.deadline",
     "engine.flower.patience",

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from nefl.config import RunConfig
 from nefl.config.reading import config_from
 from nefl.data import Partition
+from nefl.engines.devices import check_precision, pick_device
 from nefl.engines.flower.capability import (
     DEVICE,
     capability_content,
@@ -32,8 +33,8 @@ from nefl.engines.flower.node.answering import Choose, answer
 from nefl.engines.flower.node.context_memory import ContextMemory
 from nefl.engines.flower.source import check_source
 from nefl.engines.machine import time_submodels
-from nefl.engines.site import Site, pick_device
-from nefl.engines.tuning import tune_process
+from nefl.engines.site import Site
+from nefl.engines.tuning import tune_for
 from nefl.errors import ConfigError, DataError
 from nefl.files import default_cache
 from nefl.methods import family_of
@@ -73,7 +74,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         order = read_order(message.content)
         node = {str(key): value for key, value in context.node_config.items()}
         config, family = _checked_family(order.run, node)
-        tune_process(config.engine.threads)
+        tune_for(_on_its_device(config, node))
 
         def carry_out(
             taken: Order, tensors: Tensors, context: Context, _config: ConfigRecord
@@ -92,7 +93,7 @@ def site_client(*, choose: Choose | None = None) -> ClientApp:
         known = own_capability(context.node_config, device)
         if run is not None:
             config, family = _checked_family(run, context.node_config)
-            tune_process(config.engine.threads)
+            tune_for(_on_its_device(config, context.node_config))
             signature = Signature.from_dict(run["signature"])
             batch = config.local.batch_size
             timed = time_submodels(family, signature, batch, device or torch.device("cpu"))
@@ -149,10 +150,20 @@ def _common(run: str, node: str) -> tuple[RunConfig, Task, Partition | None]:
 def _site(run: str, node: str, client: int) -> Site:
     config, learned, partition = _common(run, _without_number(node))
     _, family = _family(run, _base(json.loads(node)))
-    device = pick_device(str(json.loads(node).get(DEVICE, config.engine.device)))
+    config = _on_its_device(config, json.loads(node))
+    device = pick_device(config.engine.devices[0])
+    check_precision(config.local.precision, [device])
     if partition is None:
         partition = _all_for_one(learned.train_examples, client, config.clients.count)
     return Site(_as_the_node_trains(config, json.loads(node)), family, learned, partition, device)
+
+
+def _on_its_device(config: RunConfig, node: Mapping[str, object]) -> RunConfig:
+    """Return the run with the device that this node's operator names, if he does."""
+    name = node.get(DEVICE)
+    if name is None:
+        return config
+    return replace(config, engine=replace(config.engine, devices=(str(name),)))
 
 
 def _as_the_node_trains(config: RunConfig, node: Mapping[str, object]) -> RunConfig:
