@@ -113,9 +113,10 @@ def test_a_node_that_hangs_holds_no_round_and_is_asked_no_more(
     assert "client 4" in late[4]
     assert "before its reply came" in late[4]
     assert sum(tier["discarded"] for tier in first["tiers"].values()) == 2
-    for event in others:  # it still owes its first reply
-        assert event["tasks"] == 5
+    for event in others:  # it still owes its first reply, as the other of the two may
+        assert 4 <= event["tasks"] <= 5
         assert sum(event["trained"].values()) == 4
+        assert 4 not in [each["client"] for each in event["discarded"]]
 
 
 def test_updates_are_added_as_they_come_and_the_log_has_their_order(
