@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -189,6 +189,19 @@ class Loopback:
         for pid in (process.pid, *family):
             _signal(pid, signal.SIGKILL)
         process.wait()
+
+    @contextlib.contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """Let a program and all it has started hang for a while."""
+        pid = self._processes[name].pid
+        held = [pid, *descendants(pid)]
+        for each in held:
+            _signal(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in held:
+                _signal(each, signal.SIGCONT)
 
     def log(self, name: str) -> Path:
         """Return the file with what a program says."""

@@ -71,6 +71,7 @@ class NodeRoster:
         self._names: dict[int, str] = {}
         self._complete = False
         self._fresh: set[int] = set()
+        self._failed: list[int] = []
         self.owing: Callable[[], Collection[int]] = tuple
 
     def present(self) -> Sequence[int]:
@@ -103,6 +104,15 @@ class NodeRoster:
     def returned(self) -> Collection[int]:
         """Return the clients that came, or came back, and were given no task since."""
         return self._fresh
+
+    def failed(self) -> Collection[int]:
+        """Return, once, the clients whose late reply to an earlier round was an error."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def fail(self, client: int) -> None:
+        """Take note that a client failed at a task whose round is over."""
+        self._failed.append(client)
 
     def asked(self, client: int) -> None:
         """Take note that a client is given a task."""
