@@ -205,11 +205,11 @@ def federate(folder: Path, rounds: int, limit: float, *, calm: bool) -> Path:
     wanted |= {"out": str(out), "engine.flower.registry": str(folder / "nodes.toml")}
     with Loopback(folder / "flower", secure=True) as loopback:
         loopback.start_server()
+        loopback.register(*(f"node{number}" for number in range(clients)))
         for number in range(clients):
             node: dict[str, Any] = {"partition-id": number, "num-partitions": clients}
             node |= {"role": {5: "liar", 6: "frail"}.get(number, "honest")}
             node |= {"mark": str(folder / "frail")}
-            loopback.register(f"node{number}")
             loopback.start_node(f"node{number}", node)
         watch = Watch(out, limit)
         for number in range(clients):
