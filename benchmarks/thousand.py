@@ -12,6 +12,8 @@ do. Memory is that of the process with the server in it, after each round.
 import argparse
 import contextlib
 import os
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +28,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     iterate_object_tree,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from nefl.artifacts.notes import read_log
@@ -63,7 +65,7 @@ def memory_of(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def server_process(loopback: Loopback, program: str) -> int | None:
+def server_process(program: str) -> int | None:
     """Return the process in which the server's part of the app runs."""
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
@@ -76,17 +78,17 @@ def server_process(loopback: Loopback, program: str) -> int | None:
 class Watching:
     """Notes the server's memory when a round is done."""
 
-    def __init__(self, loopback: Loopback, program: str, out: Path) -> None:
-        self._loopback = loopback
+    def __init__(self, program: str, out: Path) -> None:
         self._program = program
         self._out = out
         self.megabytes: dict[int, float] = {}
         self.over = threading.Event()
 
     def run(self) -> None:
+        """Look until it is over."""
         while not self.over.wait(0.2):
             done = [e["round"] for e in rounds_of(self._out)]
-            pid = server_process(self._loopback, self._program)
+            pid = server_process(self._program)
             with contextlib.suppress(OSError):
                 if pid is not None and done and done[-1] not in self.megabytes:
                     self.megabytes[done[-1]] = memory_of(pid)
@@ -99,8 +101,8 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def watched(loopback: Loopback, program: str, out: Path) -> Iterator[Watching]:
-    watching = Watching(loopback, program, out)
+def watched(program: str, out: Path) -> Iterator[Watching]:
+    watching = Watching(program, out)
     thread = threading.Thread(target=watching.run)
     thread.start()
     try:
@@ -133,7 +135,7 @@ def simulated(nodes: int, per_round: int, rounds: int, folder: Path) -> None:
     write_app(app, "digits", RunConfig(clients=ClientsConfig(count=nodes, per_round=per_round)))
     with Loopback(folder / "flower", simulation=True) as loopback:
         loopback.start_server()
-        with watched(loopback, "flwr-simulation", out) as watching:
+        with watched("flwr-simulation", out) as watching:
             loopback.run(app, settings(nodes, per_round, rounds, out), nodes=nodes)
             loopback.wait("run")
     tell(out, watching)
@@ -155,7 +157,8 @@ class LightNode:
             return False
         message, tree = found
         run, number = message.metadata.run_id, message.metadata.message_id
-        parts = {t.object_id: pull(run, t.object_id) for t in iterate_object_tree(tree)}
+        names = [part.object_id for part in iterate_object_tree(tree)]
+        parts = pull_objects(names, lambda name: pull(run, name))
         confirm(run, number)
         message = inflate_object_from_contents(number, parts)
         message.metadata.__dict__["_message_id"] = number
@@ -190,14 +193,15 @@ def superlink(nodes: int, per_round: int, rounds: int, folder: Path) -> None:
         began = time.monotonic()
         made = [LightNode(address, client, light, stack) for client in range(nodes)]
         print(f"{nodes} nodes let in by the SuperLink in {time.monotonic() - began:.1f} s")
-        with ThreadPoolExecutor(THREADS) as pool, watched(loopback, "flwr-serverapp", out) as seen:
-            for start in range(THREADS):
-                pool.submit(work, made[start::THREADS])
+        with ThreadPoolExecutor(THREADS) as pool, watched("flwr-serverapp", out) as seen:
+            at_work = [pool.submit(work, made[start::THREADS]) for start in range(THREADS)]
             try:
                 loopback.run(app, given)
                 loopback.wait("run")
             finally:
                 over.set()
+                for each in at_work:
+                    each.result()
     tell(out, seen)
 
 
@@ -209,6 +213,7 @@ def main() -> None:
     parser.add_argument("--per-round", type=int)
     parser.add_argument("--rounds", type=int)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and end what was started
     measure, defaults = {
         "simulated": (simulated, (1000, 100, 6)),
         "superlink": (superlink, (200, 50, 4)),

@@ -89,7 +89,7 @@ class Containers:
         self.superlink, self.gate = free_port(), free_port()
         for name in ("state", "runs"):
             (folder / name).mkdir()
-        make_certificates(folder / "keys", ["localhost", "gate"])
+        make_certificates(folder / "keys", ["gate"])
         for name in ("edge-0", "edge-1"):
             make_node_key(folder / "keys", name)
         write_app(folder / "app", "digits", RunConfig(clients=ClientsConfig(count=2, per_round=2)))

@@ -237,7 +237,7 @@ class Loopback:
         return str(path) if path.exists() else name
 
     def _secure_files(self) -> ServerFiles:
-        return make_certificates(self.folder / "certificates", ["localhost", HOST])
+        return make_certificates(self.folder / "certificates", [HOST])
 
     def _write_connection(self) -> None:
         trust = "insecure = true\n"
