@@ -112,7 +112,7 @@ class Containers:
             "/keys/": f"{self.folder}/keys/",
             "/state/": f"{self.folder}/state/",
             "/opt/nefl/health.py": str(DEPLOY / "health.py"),
-            "/tmp/nginx.pid": f"{self.folder}/nginx.pid",  # noqa: S108 - what is replaced
+            "/tmp/nginx": f"{self.folder}/nginx",  # noqa: S108 - what is replaced
         }.items():
             text = text.replace(old, new)
         return text
@@ -155,6 +155,7 @@ def test_the_containers_commands_work_and_the_gate_keeps_others_out(tmp_path: Pa
         started([*gate, "-g", "daemon off;"], tmp_path, tmp_path / "gate.log"),
     ):
         wait_for("the SuperLink", lambda: made.healthy("superlink"))
+        wait_for("the gate", (tmp_path / "nginx.pid").exists)
         for name in ("edge-0", "edge-1"):
             done = made.flwr("supernode", "register", f"keys/{name}.pub", "here", "--name", name)
             assert done.returncode == 0, done.stdout
