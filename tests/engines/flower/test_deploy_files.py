@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ class Containers:
         path = str(Path(sys.executable).parent / program)
         return [path, *(self.here(word) for word in words), *more]
 
-    def start(self, service: str, *more: str) -> "contextmanager[object]":
+    def start(self, service: str, *more: str) -> AbstractContextManager[object]:
         return started(self.command(service, *more), self.folder, self.folder / f"{service}.log")
 
     def healthy(self, service: str, port: int | None = None) -> bool:
@@ -164,7 +165,7 @@ def test_the_containers_commands_work_and_the_gate_keeps_others_out(tmp_path: Pa
             made.start("node-1", f"--port={ports[1]}"),
         ):
             for number, port in enumerate(ports):
-                wait_for(f"node {number}", lambda n=number, p=port: made.healthy(f"node-{n}", p))
+                wait_for(f"node {number}", partial(made.healthy, f"node-{number}", port))
             settings = f'rounds=1 clients.count=2 clients.per_round=2 out="{tmp_path}/runs/first"'
             refused = made.flwr("run", "app", "gate", "--run-config", settings)
             assert refused.returncode != 0
