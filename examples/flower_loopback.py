@@ -1,14 +1,18 @@
 """A whole federation on one machine: TLS, node keys, unequal nodes, and everything that goes wrong.
 
-    python examples/flower_loopback.py [--folder FOLDER] [--rounds 6] [--deadline 45] [--calm]
+    python examples/flower_loopback.py [--folder FOLDER] [--rounds 4] [--calm]
 
 The script makes an app, certificates and keys, starts a SuperLink and seven SuperNodes of different
-tiers on loopback, and trains. Five nodes are honest. One lies, another way in each round; one is
-frail: it raises, its process dies, it answers too late. A node without a registered key knocks. On
-the way one honest node is killed, and then the server itself, which is started again and goes on
-from its checkpoint. Every fault costs an update at most; the run ends with a model.
+tiers on loopback, and trains. Five nodes are honest, but two of them the operator forgot to list:
+they are refused, and taken back when the list was mended. One node lies, another way in each round;
+one is frail: it raises, then its process dies. A node without a registered key knocks. On the way
+one honest node is stopped, so that it hangs, and goes on later; then the server itself is killed,
+started again, and goes on from its checkpoint. Seven are asked and four are wanted, so no round
+waits for those who hang or died. Every fault costs an update at most; the run ends with a model.
 
-With --calm only the five honest nodes take part and nothing is killed: then the result is, bit for
+Nothing here goes by the clock: what is broken next waits for what the run's log says.
+
+With --calm only the five honest nodes take part and nothing goes wrong: then the result is, bit for
 bit, that of `nefl train` with the same settings.
 """
 
@@ -18,8 +22,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +32,10 @@ from nefl.config import ClientsConfig, RunConfig
 from nefl.engines.flower.programs.app_files import write_app
 from nefl.engines.flower.programs.loopback import Loopback
 
-HONEST, TIERS = 5, (1, 2, 3, 4, 5)
-LIAR, FRAIL, INTRUDER = "node5", "node6", "intruder"
+TIERS = (1, 2, 3, 4, 5, 2, 3)
+HONEST, FORGOTTEN, HANGS = 5, (3, 4), 0
+WANTED = 4
+INTRUDER = "intruder"
 
 # The demonstration's client does wrong on purpose; an app of yours has nothing of the kind.
 CLIENT = '''\
@@ -37,7 +44,7 @@ CLIENT = '''\
 import json
 import os
 import signal
-import time
+from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
@@ -61,13 +68,11 @@ def train(message: Message, context: Context) -> Message:
     role = context.node_config.get("role", "honest")
     number = read_order(message.content).task.round_number
     if role == "frail":
+        Path(str(context.node_config["mark"])).touch()
         if number == 1:
             raise RuntimeError("out of memory, say")
-        if number == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
     reply = honest(message, context)
-    if role == "frail" and number == 3:
-        time.sleep(float(context.node_config["late"]))
     if role == "liar":
         lie(reply, number)
     return reply
@@ -91,30 +96,36 @@ def lie(reply: Message, number: int) -> None:
 '''
 
 
-def settings(rounds: int, deadline: float, clients: int) -> dict[str, Any]:
-    """Return the settings of the run; the same for nefl's own engines."""
-    return {
+def settings(rounds: int, *, calm: bool) -> dict[str, Any]:
+    """Return the settings of the run; where all is calm, the same for nefl's own engines."""
+    found: dict[str, Any] = {
         "recipe": "digits",
         "rounds": rounds,
-        "clients.count": clients,
-        "clients.per_round": clients,
+        "clients.count": HONEST,
+        "clients.per_round": HONEST,
         "clients.capability": "fixed",
         "local.epochs": 1,
         "server.quorum": 0.5,
         "server.norm_limit": 10.0,
-        "engine.flower.deadline": deadline,
-        "engine.flower.patience": deadline,
+        "engine.flower.deadline": 3600.0,
+        "engine.flower.patience": 600.0,
         "settings": "server.evaluate_every=1 server.checkpoint_every=1",
     }
+    if not calm:
+        clients = len(TIERS)
+        found |= {"clients.count": clients, "clients.per_round": WANTED}
+        found |= {"clients.over_select": clients / WANTED, "engine.flower.patience": 5.0}
+        found["settings"] += " clients.hold=1.0"
+    return found
 
 
-def registry(clients: int) -> str:
+def registry(clients: int, forgotten: Collection[int] = ()) -> str:
     """Return the operator's file: which client each node is, its tier, and its limit."""
     lines = ['others = "refuse"']
     for number in range(clients):
-        tier = (*TIERS, 2, 3)[number]
-        lines += [f"[nodes.node{number}]", f"client = {number}", f"tier = {tier}"]
-        lines += [f"largest = {tier}"]
+        if number not in forgotten:
+            lines += [f"[nodes.node{number}]", f"client = {number}", f"tier = {TIERS[number]}"]
+            lines += [f"largest = {TIERS[number]}"]
     return "\n".join(lines) + "\n"
 
 
@@ -125,22 +136,32 @@ class Watch:
         self._out = out
         self._deadline = time.monotonic() + limit
 
-    def rounds(self) -> int:
-        """Return how many rounds are done."""
-        return sum(event["event"] == "round" for event in self.events())
-
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield what is in the log."""
         path = self._out / "metrics.jsonl"
         for line in path.read_text().splitlines() if path.exists() else []:
             yield json.loads(line)
 
-    def wait_for_round(self, number: int, loopback: Loopback, run: str) -> None:
-        """Wait until a round is done."""
-        while self.rounds() < number:
+    def wait_for(self, what: str, happened: Callable[[], bool]) -> None:
+        """Wait until something has happened."""
+        while not happened():
             if time.monotonic() > self._deadline:
-                raise SystemExit(f"round {number} takes too long; see {loopback.log(run)}")
-            time.sleep(0.5)
+                raise SystemExit(f"{what}: takes too long; see the logs beside {self._out}")
+            time.sleep(0.2)
+
+    def wait_for_round(self, number: int) -> None:
+        """Wait until a round is done."""
+        self.wait_for(
+            f"round {number}",
+            lambda: sum(event["event"] == "round" for event in self.events()) >= number,
+        )
+
+    def wait_for_event(self, name: str, client: int) -> None:
+        """Wait until something is said of a client."""
+        self.wait_for(
+            f"{name} of client {client}",
+            lambda: any(e["event"] == name and e["client"] == client for e in self.events()),
+        )
 
     def wait_for_end(self, loopback: Loopback, run: str) -> None:
         """Wait until the run is over."""
@@ -151,14 +172,13 @@ def main() -> None:
     """Run the federation, then say what happened in it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--deadline", type=float, default=45.0)
-    parser.add_argument("--limit", type=float, default=900.0)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--limit", type=float, default=1800.0)
     parser.add_argument("--calm", action="store_true")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and end what was started
     with folder_for(given.folder) as folder:
-        out = federate(folder, given.rounds, given.deadline, given.limit, calm=given.calm)
+        out = federate(folder, given.rounds, given.limit, calm=given.calm)
         tell(out)
 
 
@@ -173,48 +193,59 @@ def folder_for(given: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def federate(folder: Path, rounds: int, deadline: float, limit: float, *, calm: bool) -> Path:
+def federate(folder: Path, rounds: int, limit: float, *, calm: bool) -> Path:
     """Start everything, let it train, break what is to be broken; return the run's folder."""
-    out = folder / "run"
-    clients = HONEST if calm else HONEST + 2
-    app = folder / "nested"
+    out, app = folder / "run", folder / "nested"
+    clients = HONEST if calm else len(TIERS)
     config = RunConfig(clients=ClientsConfig(count=clients, per_round=clients))
     write_app(app, "digits", config)
     (app / "nested" / "client_app.py").write_text(CLIENT)
-    (folder / "nodes.toml").write_text(registry(clients))
-    wanted = settings(rounds, deadline, clients)
+    (folder / "nodes.toml").write_text(registry(clients, () if calm else FORGOTTEN))
+    wanted = settings(rounds, calm=calm)
     wanted |= {"out": str(out), "engine.flower.registry": str(folder / "nodes.toml")}
     with Loopback(folder / "flower", secure=True) as loopback:
         loopback.start_server()
+        loopback.register(*(f"node{number}" for number in range(clients)))
         for number in range(clients):
             node: dict[str, Any] = {"partition-id": number, "num-partitions": clients}
-            node |= {"role": {5: "liar", 6: "frail"}.get(number, "honest"), "late": deadline + 15}
-            loopback.register(f"node{number}")
+            node |= {"role": {5: "liar", 6: "frail"}.get(number, "honest")}
+            node |= {"mark": str(folder / "frail")}
             loopback.start_node(f"node{number}", node)
+        watch = Watch(out, limit)
+        for number in range(clients):
+            watch.wait_for(f"node{number}", partial(has_come, loopback.log(f"node{number}")))
         if not calm:
             loopback.start_node(INTRUDER, {"partition-id": 0, "num-partitions": clients})
-        watch = Watch(out, limit)
         loopback.run(app, wanted)
         if not calm:
-            break_things(loopback, watch, app, wanted)
+            break_things(loopback, watch, folder, wanted)
         watch.wait_for_end(loopback, "again" if not calm else "run")
         if not calm:
             print(f"the intruder: {refusal(loopback.log(INTRUDER))}")
     return out
 
 
-def break_things(loopback: Loopback, watch: Watch, app: Path, wanted: dict[str, Any]) -> None:
-    """Kill a node in the third round and the server in the fourth; start the server again."""
-    watch.wait_for_round(2, loopback, "run")
-    loopback.end("node4", kill=True)
-    print("killed node4, the strongest, in round 3")
-    watch.wait_for_round(3, loopback, "run")
+def break_things(loopback: Loopback, watch: Watch, folder: Path, wanted: dict[str, Any]) -> None:
+    """Mend the list of nodes, stop one of them, let it go on; kill the server and start it."""
+    watch.wait_for("round 1", (folder / "frail").exists)
+    (folder / "nodes.toml").write_text(registry(len(TIERS)))
+    for client in FORGOTTEN:
+        watch.wait_for_event("readmitted", client)
+    with loopback.stopped(f"node{HANGS}"):
+        print(f"stopped node{HANGS} when round 2 began")
+        watch.wait_for_round(2)
+    watch.wait_for_round(3)
     loopback.end("superlink", kill=True)
     loopback.end("run", kill=True)
     print("killed the server in round 4")
     loopback.start_server()
-    loopback.run(app, {**wanted, "resume": True}, name="again")
+    loopback.run(folder / "nested", {**wanted, "resume": True}, name="again")
     print("started it again")
+
+
+def has_come(log: Path) -> bool:
+    """Whether a node says that the SuperLink has let it in."""
+    return "SuperNode ID" in log.read_text(errors="replace")
 
 
 def refusal(log: Path) -> str:
@@ -228,12 +259,12 @@ def tell(out: Path) -> None:
     for event in Watch(out, 0).events():
         if event["event"] == "joined":
             print(f"client {event['client']} is {event['name']}, tier {event['tier']}")
-        elif event["event"] in ("left", "late", "resume", "refused"):
+        elif event["event"] in ("left", "late", "resume", "refused", "readmitted"):
             print(json.dumps(event))
         elif event["event"] in ("round", "repeated"):
             counted = sum(event["trained"].values())
             print(f"{event['event']} {event['round']}: {counted} of {event['tasks']} updates")
-            for failure in event["failures"]:
+            for failure in event["failures"] + event["discarded"]:
                 print(f"  client {failure['client']}: {failure['reason'][:150]}")
     summary = json.loads((out / "summary.json").read_text())
     print(f"accuracy of each submodel: {summary['accuracy']}")

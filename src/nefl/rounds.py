@@ -269,12 +269,15 @@ def run_round(
         else {},
         order=_unusual_order(tasks, counted),
     )
+    heard = {task.client for task in counted}
+    late = () if plan.cohort.roster is None else plan.cohort.roster.failed()
     ledger = note_round(
         ledger,
         plan.config.clients,
         round_number,
-        heard=[task.client for task in counted],
-        failed=[failure.task.client for failure in report.failures],
+        heard=heard,
+        failed=[client for client in late if client not in heard]
+        + [failure.task.client for failure in report.failures],
     )
     return replace(total.finish(), ledger=ledger), report
 

@@ -79,8 +79,8 @@ def test_keys(tmp_path: Path) -> None:
     )
     certificate = x509.load_pem_x509_certificate((tmp_path / "k" / "server.pem").read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
-    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "127.0.0.1"]
     authority = x509.load_pem_x509_certificate((tmp_path / "k" / "ca.crt").read_bytes())
     certificate.verify_directly_issued_by(authority)
     for secret in ("server.key", "a"):

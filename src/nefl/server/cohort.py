@@ -45,6 +45,12 @@ class Roster(Protocol):
     def returned(self) -> Collection[int]:
         """Return the clients that came, or came back, and were given no task since."""
 
+    def failed(self) -> Collection[int]:
+        """Return the clients of which an earlier round did not wait to hear that they failed.
+
+        Each is returned once.
+        """
+
     def standing(self, client: int) -> Standing:
         """Return what is known of a client."""
 

@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = 1500.0
-TIERS = (1, 2, 3, 4, 5, 2, 3)
 
 
 def script() -> ModuleType:
@@ -64,8 +63,8 @@ def local_config(settings: dict[str, Any], engine: str) -> RunConfig:
 
 def test_the_same_bits_on_every_engine(tmp_path: Path) -> None:
     """Serial, workers, a deployment with TLS and keys, and Flower's simulation."""
-    _, summary = run_script(tmp_path / "calm", "--calm", "--rounds", "2", "--deadline", "400")
-    settings = script().settings(2, 400.0, 5)
+    _, summary = run_script(tmp_path / "calm", "--calm", "--rounds", "2")
+    settings = script().settings(2, calm=True)
     found = {"deployment": summary["state_sha256"]}
     for engine in ("serial", "workers"):
         result = nefl.train(local_config(settings, engine), tmp_path / engine)
@@ -97,24 +96,28 @@ def nefl_command(*words: str) -> None:
 
 def test_a_run_through_every_fault(tmp_path: Path) -> None:
     """Each fault costs an update at most, is logged with its client, and the run ends."""
-    deadline = os.environ.get("NEFL_TEST_DEADLINE", "90")
-    output, summary = run_script(tmp_path, "--deadline", deadline)
+    example = script()
+    output, summary = run_script(tmp_path)
     events = list(read_log(tmp_path / "run"))
-    rounds = {event["round"]: event for event in events if event["event"] == "round"}
-    assert sorted(rounds) == [1, 2, 3, 4, 5, 6]
-    reasons = {
-        number: {f["client"]: f["reason"] for f in event["failures"]}
-        for number, event in rounds.items()
-    }
-    assert "lacks fc.weight and has unexpected 'fc.height'" in reasons[1][5]
-    assert "out of memory, say" in reasons[1][6]
-    assert "fc.weight has shape (3, 3)" in reasons[2][5]
-    assert 6 in reasons[2]  # its process died
-    assert "not finite" in reasons[3][5]
-    assert "no reply within" in reasons[3][6] or "error" in reasons[3][6]
-    assert 4 in reasons[3] or "5" in rounds[3]["trained"]  # killed in this round, or just after
-    assert "times the cohort's median" in reasons[4][5]
-    assert "claims submodel 5, was allowed 1 to 2" in reasons[5][5]
+    # The last of a number: a round that was done may be done again after the kill.
+    by_number = {event["round"]: event for event in events if event["event"] == "round"}
+    assert sorted(by_number) == [1, 2, 3, 4]
+    rounds = [by_number[number] for number in sorted(by_number)]
+    first, second, *_ = rounds
+    # Two are not listed, so that fewer can count than are wanted: the round hears everybody.
+    assert counted(first) == {0, 1, 2}
+    reasons = {each["client"]: each["reason"] for each in first["failures"]}
+    assert "lacks fc.weight and has unexpected 'fc.height'" in reasons[5]
+    assert "out of memory, say" in reasons[6]
+    for name in ("refused", "readmitted"):
+        assert {e["name"] for e in events if e["event"] == name} == {"node3", "node4"}
+    # One hangs and one died, and neither is waited for.
+    assert counted(second) == {1, 2, 3, 4}
+    lost = {each["client"]: each["reason"] for each in second["discarded"] + second["failures"]}
+    for client in (example.HANGS, 6):  # the second, if Flower noticed before the others were done
+        assert "before its reply came" in lost[client] or "error" in lost[client]
+    for event in rounds:
+        assert counted(event) <= set(range(example.HONEST))
     assert any(event["event"] == "resume" for event in events)
     names = {e["client"]: e["name"] for e in events if e["event"] == "joined"}
     assert names == {number: f"node{number}" for number in range(7)}
@@ -126,19 +129,22 @@ def test_a_run_through_every_fault(tmp_path: Path) -> None:
     assert replay(rounds) == summary["state_sha256"]
 
 
-def replay(rounds: dict[int, dict[str, Any]]) -> str:
-    """Train on this machine what counted in each round, and return the checksum of the result."""
+def counted(event: dict[str, Any]) -> set[int]:
+    """Return the clients whose updates count in a round."""
+    return {client for some in event["clients"].values() for client in some}
+
+
+def replay(rounds: list[dict[str, Any]]) -> str:
+    """Add on this machine what counted in each round, in that order; return its checksum."""
     torch.set_num_threads(1)
-    setting = assemble(local_config(script().settings(6, 45.0, 7), "serial"))
+    setting = assemble(local_config(script().settings(4, calm=False), "serial"))
     engine = SerialEngine(setting.site(), setting.family)
     state = setting.family.initial_state(setting.config.seed)
-    for number in sorted(rounds):
-        failed = {failure["client"] for failure in rounds[number]["failures"]}
-        counted = {int(k): n for k, n in rounds[number]["trained"].items()}
-        clients = [c for c in range(7) if c not in failed and TIERS[c] in counted]
-        tasks = [TrainTask(number, client, TIERS[client]) for client in clients]
-        tasks.sort(key=lambda task: (-task.submodel, task.client))
-        assert len(tasks) == sum(counted.values())
+    for event in rounds:
+        submodels = {c: int(k) for k, some in event["clients"].items() for c in some}
+        order = event["order"] or sorted(submodels, key=lambda c: (-submodels[c], c))
+        assert set(order) == set(submodels)
+        tasks = [TrainTask(event["round"], client, submodels[client]) for client in order]
         total = Aggregate(state, setting.family)
         for result in engine.train(state, tasks):
             assert isinstance(result, ClientUpdate)

@@ -18,6 +18,9 @@ from nefl.errors import RunError
 DAYS = 365
 """How long certificates are valid."""
 
+LOOPBACK = ("localhost", "127.0.0.1")
+"""Where a SuperLink's own programs reach it, whatever its name is elsewhere."""
+
 SECRET, PUBLIC = 0o600, 0o666
 """Who may read a file, less what the user's mask takes away."""
 
@@ -32,7 +35,7 @@ class ServerFiles:
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
-    """Make an authority and a server certificate for these host names and addresses.
+    """Make an authority and a server certificate for these host names and addresses, and loopback.
 
     The authority's own key is not kept: nobody can sign another certificate with it.
 
@@ -44,6 +47,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
         _check_free(path)
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    names = [_host(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nefl federation")])
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
     authority = (
@@ -53,7 +57,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> ServerFiles:
     )
     certificate = (
         _certificate(name, ca_name, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(ca_key, hashes.SHA384())
     )

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +24,9 @@ from nefl.errors import RunError
 HOST = "127.0.0.1"
 CONNECTION = "loopback"
 START_SECONDS = 60.0
+END_SECONDS = 5.0
+REGISTER_AT_ONCE = 4
+"""Programs that register nodes at the same time; each spends most of its time starting."""
 
 
 class Loopback:
@@ -55,8 +59,7 @@ class Loopback:
         trace: TracebackType | None,
     ) -> None:
         """End everything."""
-        for name in reversed(list(self._processes)):
-            self.end(name)
+        self.end(*reversed(list(self._processes)))
 
     def start_server(self) -> None:
         """Start the SuperLink and wait until it listens.
@@ -82,12 +85,16 @@ class Loopback:
                 raise RunError(f"the SuperLink did not start; see {self.log('superlink')}")
             time.sleep(0.2)
 
-    def register(self, name: str) -> None:
-        """Make a node's key if it has none, and register it with the SuperLink.
+    def register(self, *names: str) -> None:
+        """Make nodes' keys where they have none, and register them with the SuperLink.
 
         Raises:
-            RunError: if the SuperLink does not take it.
+            RunError: if the SuperLink does not take one.
         """
+        with ThreadPoolExecutor(REGISTER_AT_ONCE) as pool:
+            list(pool.map(self._register, names))
+
+    def _register(self, name: str) -> None:
         key = self.make_key(name)
         public = key.with_name(f"{key.name}.pub")
         command = ["flwr", "supernode", "register", str(public), CONNECTION, "--name", name]
@@ -175,20 +182,36 @@ class Loopback:
         self._processes[name] = process
         return process
 
-    def end(self, name: str, *, kill: bool = False) -> None:
-        """End a program and all it has started, at once or politely."""
-        process = self._processes.pop(name, None)
-        if process is None:
-            return
+    def end(self, *names: str, kill: bool = False) -> None:
+        """End programs and all they have started, at once or politely."""
+        found = [self._processes.pop(name) for name in names if name in self._processes]
         # Flower's programs start others in sessions of their own, which would live on.
-        family = descendants(process.pid)
-        if not kill and process.poll() is None:
-            _signal(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-        for pid in (process.pid, *family):
+        family = [pid for process in found for pid in descendants(process.pid)]
+        if not kill:
+            for process in found:
+                if process.poll() is None:
+                    _signal(process.pid, signal.SIGTERM)
+            deadline = time.monotonic() + END_SECONDS
+            for process in found:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        for pid in (*(process.pid for process in found), *family):
             _signal(pid, signal.SIGKILL)
-        process.wait()
+        for process in found:
+            process.wait()
+
+    @contextlib.contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """Let a program and all it has started hang for a while."""
+        pid = self._processes[name].pid
+        held = [pid, *descendants(pid)]
+        for each in held:
+            _signal(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in held:
+                _signal(each, signal.SIGCONT)
 
     def log(self, name: str) -> Path:
         """Return the file with what a program says."""
@@ -214,7 +237,7 @@ class Loopback:
         return str(path) if path.exists() else name
 
     def _secure_files(self) -> ServerFiles:
-        return make_certificates(self.folder / "certificates", ["localhost", HOST])
+        return make_certificates(self.folder / "certificates", [HOST])
 
     def _write_connection(self) -> None:
         trust = "insecure = true\n"

@@ -66,6 +66,8 @@ class FlowerEngine:
             sent = self._overdue.pop(reply.metadata.reply_to_message_id, None)
             if sent is not None:
                 task = sent.order.task
+                if reply.has_error() and not sent.failed:
+                    self._link.roster.fail(task.client)
                 what = f"error: {reply.error.reason}" if reply.has_error() else "thrown away"
                 self._link.note(
                     "late",

@@ -39,6 +39,7 @@ class Sent:
         node: the node it went to.
         who: the client, for people.
         until: when Flower throws it away, by the monotonic clock.
+        failed: whether its client has failed at it, having had all the time there was.
     """
 
     place: int
@@ -46,6 +47,7 @@ class Sent:
     node: int
     who: str
     until: float
+    failed: bool = False
 
 
 class Exchange:
@@ -239,7 +241,7 @@ class Exchange:
     def _give_up(self, place: int) -> ClientFailure:
         number = next(n for n, sent in self.pending.items() if sent.place == place)
         # Its place in the round is settled: a reply that comes from now on is late.
-        sent = self.overdue[number] = self.pending.pop(number)
+        sent = self.overdue[number] = replace(self.pending.pop(number), failed=True)
         seconds = self._link.flower.deadline
         reason = f"{sent.who}: no reply within {seconds:g} s (engine.flower.deadline)"
         return ClientFailure(sent.order.task, reason)

@@ -1,11 +1,13 @@
 """Sending messages to nodes, and looking for their replies without being held up by any of them."""
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
+
+from nefl.engines.flower.server.announced import announced
+from nefl.engines.flower.server.carriers import Carriers
 
 __all__ = ["Context", "Grid", "Mailbox", "Note"]
 
@@ -15,13 +17,21 @@ Note = Callable[..., None]
 LOOK_SECONDS = 0.2
 """How long a look for replies waits for those that are just coming in."""
 
+THREADS = 32
+"""Replies that may come in at once. So many nodes would have to announce replies and withhold them
+to keep another's from coming in, and then for the three minutes that Flower bears with them."""
+
+PUSH = 100
+"""Copies of a message that one request takes to a SuperLink."""
+
 
 class Mailbox:
     """The server's end of Flower.
 
     Flower announces a reply before its tensors are there and then waits for them, for minutes if
-    need be: one slow or dishonest node could hold up a whole round. So every message is looked
-    after in a thread of its own.
+    need be: one slow or dishonest node could hold up a whole round. So the SuperLink is asked about
+    many messages at once, and every reply that it announces is brought in by a thread, of which
+    there is a bounded number.
 
     Args:
         grid: what Flower gives a ServerApp.
@@ -29,6 +39,7 @@ class Mailbox:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._carriers: Carriers[list[Message]] = Carriers(THREADS)
         self._looking: dict[str, Future[list[Message]]] = {}
 
     def post(
@@ -43,13 +54,36 @@ class Mailbox:
             round_number: shown in Flower's logs.
             seconds: how long it is worth delivering; later it is thrown away.
         """
-        message = Message(content, node, kind, ttl=seconds, group_id=str(round_number))
-        # One by one: a cohort's messages together would be a cohort of models in memory.
-        return next(iter(self._grid.push_messages([message])), None)
+        taken = self.post_to_all(content, [node], kind, round_number=round_number, seconds=seconds)
+        return taken.get(node)
+
+    def post_to_all(
+        self,
+        content: RecordDict,
+        nodes: Sequence[int],
+        kind: str,
+        *,
+        round_number: int,
+        seconds: float,
+    ) -> dict[int, str]:
+        """Send the same to several nodes; return the numbers of those messages that were taken."""
+        taken: dict[int, str] = {}
+        for start in range(0, len(nodes), PUSH):
+            some = nodes[start : start + PUSH]
+            numbers = self._grid.push_messages(
+                [Message(content, n, kind, ttl=seconds, group_id=str(round_number)) for n in some]
+            )
+            # None at all come back where Flower finds the request too large.
+            taken |= {n: number for n, number in zip(some, numbers, strict=False) if number}
+        return taken
 
     def fetch(self, numbers: Iterable[str]) -> list[Message]:
         """Return the replies to these messages that are there; those still coming in, next time."""
-        looks = {number: self._look(number) for number in numbers}
+        wanted = list(numbers)
+        new = [number for number in wanted if number not in self._looking]
+        for number, download in announced(self._grid, new).items():
+            self._looking[number] = self._carriers.submit(download)
+        looks = {number: self._looking[number] for number in wanted if number in self._looking}
         wait(looks.values(), LOOK_SECONDS)
         replies: list[Message] = []
         for number, look in looks.items():
@@ -65,25 +99,10 @@ class Mailbox:
     def forget(self, numbers: Iterable[str]) -> None:
         """Look no more for replies to these messages; one that is just coming in is let go."""
         for number in numbers:
-            self._looking.pop(number, None)
+            look = self._looking.pop(number, None)
+            if look is not None:
+                look.cancel()
 
     def nodes(self) -> dict[int, str]:
         """Return the nodes that are there, each with the name its operator registered, if any."""
         return {node.node_id: node.name for node in self._grid.get_nodes()}
-
-    def _look(self, number: str) -> "Future[list[Message]]":
-        """Look for a reply, unless that is being done."""
-        if number in self._looking:
-            return self._looking[number]
-        look: Future[list[Message]] = Future()
-
-        def pull() -> None:
-            try:
-                look.set_result(list(self._grid.pull_messages([number])))
-            except BaseException as error:
-                look.set_exception(error)  # raised where the reply is asked for
-
-        self._looking[number] = look
-        # A daemon: a reply that never comes in whole must not keep the process alive.
-        threading.Thread(target=pull, daemon=True, name=f"reply-{number[:8]}").start()
-        return look

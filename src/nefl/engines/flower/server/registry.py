@@ -7,6 +7,7 @@ which no node can forge. Without node keys there are no names, and this file mat
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -85,7 +86,12 @@ class Registry:
 
     def number_taken(self, client: int, name: str) -> bool:
         """Whether a client's number is kept for a node of another name."""
-        return any(e.client == client and n != name for n, e in self.nodes.items())
+        return self._named.get(client, name) != name
+
+    @cached_property
+    def _named(self) -> dict[int, str]:
+        """The nodes whose numbers are given, by them."""
+        return {e.client: name for name, e in self.nodes.items() if e.client is not None}
 
 
 _REGISTRY = TypeAdapter(Registry)

@@ -71,6 +71,7 @@ class NodeRoster:
         self._names: dict[int, str] = {}
         self._complete = False
         self._fresh: set[int] = set()
+        self._failed: list[int] = []
         self.owing: Callable[[], Collection[int]] = tuple
 
     def present(self) -> Sequence[int]:
@@ -103,6 +104,15 @@ class NodeRoster:
     def returned(self) -> Collection[int]:
         """Return the clients that came, or came back, and were given no task since."""
         return self._fresh
+
+    def failed(self) -> Collection[int]:
+        """Return, once, the clients whose late reply to an earlier round was an error."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def fail(self, client: int) -> None:
+        """Take note that a client failed at a task whose round is over."""
+        self._failed.append(client)
 
     def asked(self, client: int) -> None:
         """Take note that a client is given a task."""
@@ -142,11 +152,14 @@ class NodeRoster:
         }
         self._drop_questions(nodes)
         known = {member.node for member in self._members.values()} | self._replaced.keys()
-        for node, name in sorted(nodes.items(), key=lambda item: (item[1], item[0])):
-            if node not in known and node not in self._asked and self._refusals.due(node):
-                self._meet(node, name)
-        numbers = [question.number for question in self._asked.values()]
-        heard = [self._hear(reply, nodes) for reply in self._mailbox.fetch(numbers)]
+        new = [
+            (node, name)
+            for node, name in sorted(nodes.items(), key=lambda item: (item[1], item[0]))
+            if node not in known and node not in self._asked and self._refusals.due(node)
+        ]
+        self._ask([node for node, name in new if self._unclear(node, name)])
+        asked = {question.number: node for node, question in self._asked.items()}
+        heard = [self._hear(reply, asked, nodes) for reply in self._mailbox.fetch(asked)]
         # Those who say which client they are come first: the others take what is left.
         for node, capability in sorted(
             (answer for answer in heard if answer is not None), key=lambda a: a[1].client is None
@@ -167,26 +180,38 @@ class NodeRoster:
                 seconds = self._terms.config.engine.flower.deadline
                 self._refuse(node, nodes[node], f"it did not answer the query in {seconds:g} s")
 
-    def _meet(self, node: int, name: str) -> None:
+    def _unclear(self, node: int, name: str) -> bool:
+        """Whether a new node has to be asked; else it is let in or turned away."""
         entry = self._registry.entry(name)
         if entry is None:
             self._refuse(node, name, "it is not in the operator's registry")
         elif entry.client is not None and entry.tier is not None:
             self._admit(node, name, entry, Capability())  # nothing is left to ask
         else:
-            flower = self._terms.config.engine.flower
-            content = query_content(self._terms.run or {}, measure=flower.measure)
-            number = self._mailbox.post(
-                content, node, CAPABILITY, round_number=0, seconds=flower.deadline
-            )
-            if number is not None:
-                self._asked[node] = _Question(number, time.monotonic() + flower.deadline)
+            return True
+        return False
 
-    def _hear(self, reply: Message, nodes: Mapping[int, str]) -> tuple[int, Capability] | None:
-        """Return which node answers the query, and what; nothing if it says nothing of use."""
-        number = reply.metadata.reply_to_message_id
-        node = next((n for n, asked in self._asked.items() if asked.number == number), None)
-        if node is None:
+    def _ask(self, nodes: Sequence[int]) -> None:
+        flower = self._terms.config.engine.flower
+        content = query_content(self._terms.run or {}, measure=flower.measure)
+        numbers = self._mailbox.post_to_all(
+            content, nodes, CAPABILITY, round_number=0, seconds=flower.deadline
+        )
+        until = time.monotonic() + flower.deadline
+        self._asked |= {node: _Question(number, until) for node, number in numbers.items()}
+
+    def _hear(
+        self, reply: Message, asked: Mapping[str, int], nodes: Mapping[int, str]
+    ) -> tuple[int, Capability] | None:
+        """Return which node answers the query, and what; nothing if it says nothing of use.
+
+        Args:
+            reply: what came.
+            asked: the nodes by the numbers of their queries.
+            nodes: the names of those that are there.
+        """
+        node = asked.get(reply.metadata.reply_to_message_id)
+        if node is None or node not in self._asked:
             return None
         del self._asked[node]
         try:

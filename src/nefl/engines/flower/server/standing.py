@@ -11,6 +11,7 @@ from nefl.engines.flower.server.registry import NodeEntry
 from nefl.errors import UpdateError
 from nefl.nesting.price import SubmodelProfile
 from nefl.server.cohort import Standing
+from nefl.server.devices import Conditions, round_seconds
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,14 @@ def _round_seconds(
 ) -> float:
     """Return how long a round takes with a submodel; what is not known takes no time."""
     local, profile = terms.config.local, terms.profiles[place]
-    seconds = 0.0
-    if entry.macs_per_second is not None:
-        macs = profile.train_macs * examples * local.epochs
-        seconds += macs / entry.macs_per_second
-    elif step_seconds:
+    speed = entry.macs_per_second or math.inf
+    known = Conditions(math.inf, speed, entry.bandwidth or math.inf)
+    macs = float(profile.train_macs * examples * local.epochs)
+    seconds = round_seconds(macs, float(profile.payload_bytes), known)
+    if entry.macs_per_second is None and step_seconds:
         if place >= len(step_seconds):
             return math.inf  # too slow to be timed
         timed = (terms.alone or terms.profiles)[place]
         step = step_seconds[place] * profile.train_macs / timed.train_macs
         seconds += step * local.epochs * math.ceil(examples / local.batch_size)
-    if entry.bandwidth is not None:
-        seconds += 2 * profile.payload_bytes / entry.bandwidth
     return seconds
