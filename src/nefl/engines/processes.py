@@ -1,0 +1,57 @@
+"""Processes that were started here: ended with all that they started, and with whoever did."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_starter(number: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process get a signal when the one that started it has ended (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def end_process(process: "subprocess.Popen[bytes]", *, grace: float) -> None:
+    """End a process and all it has started.
+
+    Args:
+        process: the process.
+        grace: seconds that it has to end by itself, after it was asked to; none if it is killed.
+    """
+    # Flower's programs start others in sessions of their own, which would live on.
+    family = descendants(process.pid)
+    if grace and process.poll() is None:
+        _signal(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+    for pid in (process.pid, *family):
+        _signal(pid, signal.SIGKILL)
+    process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            # The second field is the program's name in brackets, which may hold spaces.
+            parent = int(status.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(status.parent.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
