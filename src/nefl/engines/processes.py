@@ -27,11 +27,11 @@ def end_process(process: "subprocess.Popen[bytes]", *, grace: float) -> None:
     # Flower's programs start others in sessions of their own, which would live on.
     family = descendants(process.pid)
     if grace and process.poll() is None:
-        _signal(process.pid, signal.SIGTERM)
+        send_signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace)
     for pid in (process.pid, *family):
-        _signal(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
     process.wait()
 
 
@@ -52,6 +52,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a process a signal, if it is still there and may be sent one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

@@ -60,6 +60,7 @@ class Trainer:
 
     def serve(self, listener: socket.socket) -> str:
         """Answer clients, one after another, until another process should; return why."""
+        gc.freeze()  # what was imported so far need not be looked through after every message
         reason = ""
         while not reason:
             connection, _ = listener.accept()
@@ -78,12 +79,8 @@ class Trainer:
     def _answer(self, connection: socket.socket) -> str:
         connection.settimeout(TRANSFER_SECONDS)
         check_peer(connection)
-        send(connection, {"trainer": os.getpid()})
-        try:
-            heading, parts = receive(connection, self._most)
-        except HandoverError as error:
-            send(connection, {"refused": str(error)})
-            return ""
+        send(connection, {"most": self._most})
+        heading, parts = receive(connection, self._most)
         whose = heading.get("whose")
         if self._whose is None:
             self._whose = whose

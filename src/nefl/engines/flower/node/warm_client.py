@@ -111,10 +111,10 @@ def _ask_trainer(
         connection.settimeout(GREETING_SECONDS)
         connection.connect(str(place))
         check_peer(connection)
-        receive(connection)  # the greeting
+        greeting, _ = receive(connection)
         connection.settimeout(None)  # training takes as long as it takes
         whose = {"nefl": version("nefl"), "run": context.run_id, "path": sys.path, "app": app}
-        send(connection, {"whose": whose}, parts)
+        send(connection, {"whose": whose}, parts, int(greeting["most"]))
         heading, parts_back = receive(connection)
     if "refused" in heading:
         raise HandoverError(str(heading["refused"]))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from nefl.engines.processes import end_process
+from nefl.errors import RunError
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 """Seconds before a program that ended is started again: twice as long each time, up to this."""
@@ -14,6 +15,9 @@ STEADY_SECONDS = 60.0
 
 GRACE_SECONDS = 10.0
 """How long a program may take to end when it is asked to."""
+
+BAD_OPTIONS = 2
+"""The exit code of a program whose options no further start would mend."""
 
 Tell = Callable[[str], None]
 
@@ -50,7 +54,11 @@ class Kept:
         return self._process is not None and self._process.poll() is None
 
     def look(self) -> int | None:
-        """Start it if it is time to; return its exit code if it has just ended."""
+        """Start it if it is time to; return its exit code if it has just ended.
+
+        Raises:
+            RunError: if it does not take its options.
+        """
         now = time.monotonic()
         if self._process is None:
             if now >= self._due:
@@ -65,6 +73,8 @@ class Kept:
         code = self._process.poll()
         if code is not None:
             self._process = None
+            if code == BAD_OPTIONS:
+                raise RunError(f"the {self.name} does not take its options; it says why above")
             self._plan(code, now - self._started)
         return code
 

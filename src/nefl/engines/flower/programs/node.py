@@ -16,7 +16,7 @@ from types import FrameType
 
 from nefl.engines.flower.programs.environment import HOST, PLACE, free_port, quiet_environment
 from nefl.engines.flower.programs.keeping import Kept, Tell
-from nefl.errors import ConfigError, RunError
+from nefl.errors import ConfigError
 
 TASK_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 TASK_POLL_SECONDS = 0.25
@@ -28,9 +28,6 @@ TRAINER_MEMORY = 2_000_000_000
 LOOK_SECONDS = 0.2
 START_SECONDS = 120.0
 """How long the SuperNode waits for the trainer; then it starts, and messages start processes."""
-
-BAD_OPTIONS = 2
-"""The SuperNode's exit code for options that no further start would mend."""
 
 MANY_ENDS = 6
 """Ends in a row after which a hint is given: a killed node gets in again before."""
@@ -104,7 +101,6 @@ class NodeOptions:
         command = [sys.executable, "-m", "nefl.engines.flower.programs.supernode", poll]
         command += ["--superlink", self.superlink]
         command += ["--host", HOST, "--port", str(self.port or free_port())]
-        command += ["--disable-runtime-dependency-installation"]
         if self.insecure:
             command += ["--insecure"]
         if self.root_certificates is not None:
@@ -162,10 +158,7 @@ def _await(trainer: Kept, place: Path, stop: list[int]) -> None:
 def _look(supernode: Kept, trainer: Kept | None, tell: Tell) -> None:
     if trainer is not None:
         trainer.look()
-    code = supernode.look()
-    if code == BAD_OPTIONS:
-        raise RunError("the SuperNode does not take its options; it says why above")
-    if code and supernode.early_ends == MANY_ENDS:
+    if supernode.look() and supernode.early_ends == MANY_ENDS:
         tell(HINT)
 
 

@@ -12,10 +12,11 @@ import sys
 import time
 from types import SimpleNamespace
 
+from click import ClickException
 from flwr.common.config import parse_config_args
 from flwr.supernode.cli import flower_supernode
 
-from nefl.engines.flower.programs.node import BAD_OPTIONS
+from nefl.engines.flower.programs.keeping import BAD_OPTIONS
 from nefl.engines.processes import end_with_starter
 
 
@@ -27,7 +28,7 @@ def main() -> None:
         given = options[options.index("--node-config") + 1]
         try:
             parse_config_args([given])
-        except Exception as error:  # it raises whatever a parser of TOML does
+        except (ClickException, OSError, ValueError) as error:
             sys.stderr.write(f"nefl: error: --node-config {given!r} cannot be read ({error})\n")
             sys.exit(BAD_OPTIONS)
     if poll != "-":
