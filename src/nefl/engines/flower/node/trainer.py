@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,11 @@ class Trainer:
         if whose != self._whose:
             send(connection, {"refused": "it serves another run; the next one is started"})
             return "it was asked for another run"
+        started = time.monotonic()
         with _Company(connection):
             answer = self._train(parts)
         send(connection, *answer, most=self._most)
+        _LOG.info("trainer: answered a message in %.2f s", time.monotonic() - started)
         connection.shutdown(socket.SHUT_RDWR)  # what was sent is there; nobody waits for more
         return ""
 
