@@ -7,11 +7,14 @@ process, in Flower's simulation and over nodes on loopback, check that the weigh
 for bit, and compare the seconds of the rounds after the first. The clients have next to nothing to
 compute, so what remains is the way there and back: of ResNet18 to five nodes (`rounds`), and of the
 digits' small network to three. Nodes start a process for every message (cold), keep a trainer
-alive (warm), or do that and look for work twice a second.
+alive (warm), or do that and look for work twice a second (quick). Processor seconds of a round, of
+the nodes and of the server, say what it costs also where other work slows everything down.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -30,6 +33,7 @@ from nefl.engines.flower.messages import content_bytes, from_arrays, state_to_ar
 from nefl.engines.flower.programs.app_files import write_app
 from nefl.engines.flower.programs.loopback import Loopback
 from nefl.engines.flower.server.run_settings import read_run_settings
+from nefl.engines.processes import descendants
 from nefl.wire.layouts import travel_bytes
 
 KINDS = ("simulation", "cold", "warm", "quick")
@@ -120,16 +124,22 @@ def measure_rounds(
         values = read_run_settings(settings).config.to_dict()
         local = nefl.train(config_from(values | {"engine": {"name": "serial"}}), folder / "serial")
         found = {"serial": later_rounds(folder / "serial")}
+        spent: dict[str, tuple[float, float]] = {}
         for kind in kinds:
             out = folder / kind
-            run_on_flower(folder / f"flower-{kind}", settings | {"out": str(out)}, kind, nodes)
+            given = settings | {"out": str(out)}
+            spent[kind] = run_on_flower(folder / f"flower-{kind}", given, kind, nodes)
             summary = json.loads((out / "summary.json").read_text())
             assert summary["state_sha256"] == local.summary["state_sha256"]
             found[kind] = later_rounds(out)
+            print(f"{kind} is done", file=sys.stderr)
         print(f"{what}, {nodes} clients, seconds of a round (median of those after the first)")
         for name, seconds in found.items():
             added = seconds - found["serial"]
-            print(f"{name:>12} {seconds:8.2f} s, {added:8.2f} s more than in one process")
+            line = f"{name:>12} {seconds:8.2f} s, {added:8.2f} s more than in one process"
+            if name in spent:
+                line += "; processor seconds: nodes {:.2f}, server {:.2f}".format(*spent[name])
+            print(line)
 
 
 def later_rounds(out: Path) -> float:
@@ -137,7 +147,10 @@ def later_rounds(out: Path) -> float:
     return statistics.median(rounds[1:])
 
 
-def run_on_flower(folder: Path, settings: dict[str, Any], kind: str, nodes: int) -> None:
+def run_on_flower(
+    folder: Path, settings: dict[str, Any], kind: str, nodes: int
+) -> tuple[float, float]:
+    """Run an app; return the processor seconds of a later round, of the nodes and the server."""
     app = folder / "nested"
     clients = ClientsConfig(count=nodes, per_round=nodes)
     write_app(app, "digits", RunConfig(clients=clients))
@@ -149,7 +162,35 @@ def run_on_flower(folder: Path, settings: dict[str, Any], kind: str, nodes: int)
                 poll = POLL if kind == "quick" else None
                 loopback.start_node(f"node{number}", node, warm=kind != "cold", poll=poll)
         loopback.run(app, settings, nodes=nodes)
+        rounds, out = settings["rounds"], Path(settings["out"])
+        spent = []
+        for number in (1, rounds):
+            while rounds_done(out) < number:
+                if not loopback.alive("run"):
+                    loopback.wait()  # raises if the run failed
+                time.sleep(0.2)
+            seconds = {name: tree_seconds(pid) for name, pid in loopback.pids().items()}
+            server = seconds["superlink"]
+            spent.append((sum(seconds.values()) - seconds["run"] - server, server))
         loopback.wait()
+    of_nodes, of_server = ((b - a) / (rounds - 1) for a, b in zip(*spent, strict=True))
+    return of_nodes, of_server
+
+
+def tree_seconds(pid: int) -> float:
+    """Return the processor seconds of a process and all that it has started."""
+    ticks = 0
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])  # its own, and of ended children
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def rounds_done(out: Path) -> int:
+    if not (out / "metrics.jsonl").exists():
+        return 0
+    return sum(event["event"] == "round" for event in read_log(out))
 
 
 def main() -> None:

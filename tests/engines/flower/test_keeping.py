@@ -147,7 +147,7 @@ def test_a_node_starts_its_supernode_beside_the_trainer_and_ends_both(
         chosen = trainer if "nefl.engines.flower.node.trainer" in command else node
         return real([sys.executable, "-S", "-c", chosen, *command[3:]], **options)
 
-    monkeypatch.setattr(keeping.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     keep_node(NodeOptions(ADDRESS, insecure=True), lambda _: None)
     place, parent = said.read_text().split()
     assert int(parent) == os.getpid()

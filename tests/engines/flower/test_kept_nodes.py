@@ -61,14 +61,14 @@ def test_a_killed_node_is_back_and_trains(tmp_path: Path) -> None:
             loopback.start_node(f"node{number}", node)
         loopback.run(tmp_path / "nested", {**SETTINGS, "out": str(out)})
         wait_for(lambda: bool(events(out, "round")), loopback)
-        keeper = loopback._processes[f"node{VICTIM}"]
-        killed = descendants(keeper.pid)
+        keeper = loopback.pids()[f"node{VICTIM}"]
+        killed = descendants(keeper)
         assert len(killed) >= 3, "trainer, SuperNode, and what starts its clients"
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         loopback.wait(limit=1500)
-        assert keeper.poll() is None
-        assert not set(killed) & set(descendants(keeper.pid))
+        assert loopback.alive(f"node{VICTIM}")
+        assert not set(killed) & set(descendants(keeper))
     joined = [event["client"] for event in events(out, "joined")]
     assert sorted(joined) == [0, 1, VICTIM, VICTIM]
     assert [event["round"] for event in events(out, "round")] == [1, 2, 3]

@@ -200,6 +200,10 @@ class Loopback:
         """Return the file with what a program says."""
         return self.folder / f"{name}.log"
 
+    def pids(self) -> dict[str, int]:
+        """Return the numbers of the processes that were started, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
     def alive(self, name: str) -> bool:
         """Whether a program is running."""
         return name in self._processes and self._processes[name].poll() is None

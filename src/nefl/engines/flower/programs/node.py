@@ -25,6 +25,9 @@ TASK_POLL_SECONDS = 0.25
 TRAINER_MEMORY = 2_000_000_000
 """Bytes that a trainer may hold after a message before it is started anew."""
 
+LONGEST_PLACE = 103
+"""Bytes that the path of a socket may have on every system."""
+
 LOOK_SECONDS = 0.2
 START_SECONDS = 120.0
 """How long the SuperNode waits for the trainer; then it starts, and messages start processes."""
@@ -122,6 +125,7 @@ def keep_node(options: NodeOptions, tell: Tell) -> None:
         tell: gets a line for whatever happens.
 
     Raises:
+        ConfigError: if there is no place for the trainer's socket.
         RunError: if the SuperNode does not take its options.
     """
     with tempfile.TemporaryDirectory(prefix="nefl-node-") as folder, _stopping() as stop:
@@ -130,6 +134,8 @@ def keep_node(options: NodeOptions, tell: Tell) -> None:
         environment.pop(PLACE, None)
         trainer = None
         if options.warm:
+            if len(os.fsencode(place)) > LONGEST_PLACE:
+                raise ConfigError(f"{place}: too long for a socket; set TMPDIR to a shorter folder")
             environment[PLACE] = str(place)
             command = [sys.executable, "-m", "nefl.engines.flower.node.trainer", str(place)]
             command += [str(options.trainer_memory)]
