@@ -117,6 +117,7 @@ def measure_rounds(
         "clients.capability": "fixed",
         "local.epochs": 1,
         "engine.flower.deadline": 900.0,
+        "engine.flower.patience": 900.0,
         **settings,
     }
     with tempfile.TemporaryDirectory() as temporary:
