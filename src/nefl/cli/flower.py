@@ -15,7 +15,6 @@ from rich.text import Text
 
 from nefl.artifacts.notes import CONFIG, to_json
 from nefl.cli.terminal import Terminal, say
-from nefl.cli.train import terminate_as_interrupt
 from nefl.config.reading import config_from, parse_setting
 from nefl.errors import ConfigError, RunError
 from nefl.recipes import recipe_values
@@ -65,6 +64,7 @@ def simulate(
 ) -> None:
     """Run an app over simulated nodes, with a SuperLink that ends with the run."""
     _need_flower()
+    from nefl.cli.train import terminate_as_interrupt
     from nefl.engines.flower.programs.loopback import Loopback
 
     given: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
@@ -77,6 +77,67 @@ def simulate(
         if run.returncode:
             raise RunError(f"{folder}: the run was not started; see {loopback.log('run')}")
         loopback.wait("run", limit)
+
+
+@flower.command(context_settings={"allow_extra_args": True})
+def node(
+    context: typer.Context,
+    superlink: Annotated[str, typer.Option(help="The SuperLink's address, host:port.")],
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Without TLS, for trying on a closed network.")
+    ] = False,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="The authority of the SuperLink's certificate.")
+    ] = None,
+    auth_supernode_private_key: Annotated[
+        Path | None, typer.Option(help="This node's private key.")
+    ] = None,
+    node_config: Annotated[
+        str, typer.Option(help="Keys and values of this node, as in 'partition-id=0 tier=2'.")
+    ] = "",
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port for this machine's own processes; a free one if left out."),
+    ] = None,
+    health_server_address: Annotated[
+        str | None, typer.Option(help="Where to answer questions of health, host:port.")
+    ] = None,
+    poll: Annotated[
+        float | None,
+        typer.Option(help="Seconds between two looks for work; 3 if left out, as Flower has it."),
+    ] = None,
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm/--cold", help="Keep a trainer alive, or start a process for every message."
+        ),
+    ] = True,
+    trainer_memory: Annotated[
+        float | None,
+        typer.Option(help="Bytes that a trainer may hold after a message; 2e9 if left out."),
+    ] = None,
+) -> None:
+    """Run a node: a SuperNode and a trainer beside it, both started again when they end.
+
+    What follows a -- is given to flower-supernode as it is. Ctrl-C or SIGTERM ends all of it.
+    """
+    _need_flower()
+    from nefl.engines.flower.programs.node import TRAINER_MEMORY, NodeOptions, keep_node
+
+    options = NodeOptions(
+        superlink=superlink,
+        insecure=insecure,
+        root_certificates=root_certificates,
+        auth_supernode_private_key=auth_supernode_private_key,
+        node_config=node_config,
+        port=port,
+        health_server_address=health_server_address,
+        poll=poll,
+        warm=warm,
+        trainer_memory=TRAINER_MEMORY if trainer_memory is None else int(trainer_memory),
+        further=tuple(context.args),
+    )
+    keep_node(options, lambda line: say(f"nefl: {line}", err=True))
 
 
 @flower.command()

@@ -39,6 +39,17 @@ def _group_memory() -> int | None:
         return None
 
 
+def held_memory() -> int | None:
+    """Return the bytes that this process holds, without what it maps of files; None if unknown."""
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
 def time_submodels(
     family: Family, signature: Signature, batch_size: int, device: torch.device
 ) -> tuple[float, ...]:

@@ -102,3 +102,11 @@ def give_memory_back() -> None:
             mallopt(_M_ARENA_MAX, 2)
             mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
             mallopt(_M_TRIM_THRESHOLD, _RETURNED_BYTES)
+
+
+def trim_memory() -> None:
+    """Hand freed memory back to the system now, in a process that waits for more to do."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

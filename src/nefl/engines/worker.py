@@ -1,6 +1,5 @@
 """The process of a worker: it waits for jobs on a connection and writes updates into a slot."""
 
-import ctypes
 import json
 import signal
 import sys
@@ -13,6 +12,7 @@ from nefl.config.reading import config_from
 from nefl.data import Partition, open_cached
 from nefl.engines.devices import pick_device
 from nefl.engines.memory_files import MemoryFile
+from nefl.engines.processes import end_with_starter
 from nefl.engines.sharing import SharedWeights
 from nefl.engines.site import Site
 from nefl.engines.tuning import tune_for
@@ -27,14 +27,11 @@ from nefl.server.evaluate import Chunk
 from nefl.state import ClientUpdate, Tensors, TrainTask
 from nefl.tasks.finding import open_task
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Serve jobs until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_starter()
     connection = Connection(int(sys.argv[1]))
     try:
         work = _set_up(json.loads(connection.recv_bytes()), int(sys.argv[2]))

@@ -76,13 +76,13 @@ def main(grid: Grid, context: Context) -> None:
 _CLIENT = '''\
 """The client: trains the submodel it is sent, on its own examples.
 
-The node's own data: start the SuperNode with `--node-config 'own-data="/path/to/mine.npz"'`.
+The node's own data: start the node with `--node-config 'own-data="/path/to/mine.npz"'`.
 Without it the node takes part `partition-id` of the run's data set.
 """
 
-from nefl.engines.flower.node.site_client import site_client
+from nefl.engines.flower.node.warm_client import warm_client
 
-app = site_client()
+app = warm_client()
 '''
 
 _NODES = """\

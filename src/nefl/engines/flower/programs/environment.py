@@ -1,8 +1,14 @@
 """The surroundings of Flower's programs: a folder of their own, and nothing that phones home."""
 
 import os
+import socket
 import sys
 from pathlib import Path
+
+HOST = "127.0.0.1"
+
+PLACE = "NEFL_TRAINER"
+"""The environment variable that says where the socket of a node's trainer is."""
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -16,12 +22,21 @@ SIMULATION = {"RAY_worker_niceness": "0"}
 """Ray gives its workers the least priority there is, but here they do the work."""
 
 
-def quiet_environment(home: Path) -> dict[str, str]:
+def quiet_environment(home: Path | None = None) -> dict[str, str]:
     """Return the environment for Flower's programs.
 
     Args:
-        home: the folder where Flower keeps its connections and unpacked apps.
+        home: the folder where Flower keeps its connections and unpacked apps; the one that the
+            environment names, or Flower's own, if left out.
     """
     programs = str(Path(sys.executable).parent)  # Flower starts its own programs by their names
     path = os.pathsep.join([programs, os.environ.get("PATH", "")])
-    return {**os.environ, **QUIET, **SIMULATION, "PATH": path, "FLWR_HOME": str(home.absolute())}
+    found = {**os.environ, **QUIET, **SIMULATION, "PATH": path}
+    return found if home is None else {**found, "FLWR_HOME": str(home.absolute())}
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

@@ -6,7 +6,6 @@ loopback, insecure or with TLS and node keys as on real machines.
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -18,15 +17,16 @@ from pathlib import Path
 from types import TracebackType
 
 from nefl.engines.flower.programs.certificates import ServerFiles, make_certificates, make_node_key
-from nefl.engines.flower.programs.environment import quiet_environment
+from nefl.engines.flower.programs.environment import HOST, free_port, quiet_environment
+from nefl.engines.processes import descendants, end_processes, send_signal
 from nefl.errors import RunError
 
-HOST = "127.0.0.1"
 CONNECTION = "loopback"
 START_SECONDS = 60.0
-END_SECONDS = 5.0
 REGISTER_AT_ONCE = 4
 """Programs that register nodes at the same time; each spends most of its time starting."""
+GRACE_SECONDS = 15.0
+"""How long a program may take to end; a node has others to end before."""
 
 
 class Loopback:
@@ -109,16 +109,31 @@ class Loopback:
             make_node_key(key.parent, name)
         return key
 
-    def start_node(self, name: str, config: Mapping[str, object]) -> None:
-        """Start a SuperNode, its key registered before where the federation is secure."""
-        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
-        command += ["--host", HOST, "--port", str(free_port())]
+    def start_node(
+        self,
+        name: str,
+        config: Mapping[str, object],
+        *,
+        warm: bool = True,
+        poll: float | None = None,
+    ) -> None:
+        """Start a node, its key registered before where the federation is secure.
+
+        Args:
+            name: what to call it here.
+            config: its node config.
+            warm: with a trainer that stays alive.
+            poll: seconds between two looks for work; as Flower does if left out.
+        """
+        command = ["nefl", "flower", "node", "--superlink", f"{HOST}:{self.port}"]
         if self.files is None:
             command += ["--insecure"]
         else:
             command += ["--root-certificates", str(self.files.authority)]
             command += ["--auth-supernode-private-key", str(self.make_key(name))]
         command += ["--node-config", " ".join(f"{k}={_toml(v)}" for k, v in config.items())]
+        command += [] if warm else ["--cold"]
+        command += [] if poll is None else ["--poll", str(poll)]
         self.start(name, command)
 
     def run(
@@ -185,20 +200,7 @@ class Loopback:
     def end(self, *names: str, kill: bool = False) -> None:
         """End programs and all they have started, at once or politely."""
         found = [self._processes.pop(name) for name in names if name in self._processes]
-        # Flower's programs start others in sessions of their own, which would live on.
-        family = [pid for process in found for pid in descendants(process.pid)]
-        if not kill:
-            for process in found:
-                if process.poll() is None:
-                    _signal(process.pid, signal.SIGTERM)
-            deadline = time.monotonic() + END_SECONDS
-            for process in found:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-        for pid in (*(process.pid for process in found), *family):
-            _signal(pid, signal.SIGKILL)
-        for process in found:
-            process.wait()
+        end_processes(found, grace=0.0 if kill else GRACE_SECONDS)
 
     @contextlib.contextmanager
     def stopped(self, name: str) -> Iterator[None]:
@@ -206,16 +208,20 @@ class Loopback:
         pid = self._processes[name].pid
         held = [pid, *descendants(pid)]
         for each in held:
-            _signal(each, signal.SIGSTOP)
+            send_signal(each, signal.SIGSTOP)
         try:
             yield
         finally:
             for each in held:
-                _signal(each, signal.SIGCONT)
+                send_signal(each, signal.SIGCONT)
 
     def log(self, name: str) -> Path:
         """Return the file with what a program says."""
         return self.folder / f"{name}.log"
+
+    def pids(self) -> dict[str, int]:
+        """Return the numbers of the processes that were started, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
 
     def alive(self, name: str) -> bool:
         """Whether a program is running."""
@@ -253,35 +259,6 @@ class Loopback:
         with socket.socket() as probe:
             probe.settimeout(0.5)
             return probe.connect_ex((HOST, self.port)) == 0
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have."""
-    children: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            # The second field is the program's name in brackets, which may hold spaces.
-            parent = int(status.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(status.parent.name))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def _toml(value: object) -> str:

@@ -1,0 +1,54 @@
+"""Flower's SuperNode, as `nefl flower node` starts it: it ends with whoever started it.
+
+    python -m nefl.engines.flower.programs.supernode POLL OPTIONS…
+
+POLL is how often it looks for work, in seconds, or `-` for as often as Flower does; the options are
+those of `flower-supernode`.
+"""
+
+import importlib
+import signal
+import sys
+import time
+from types import SimpleNamespace
+
+from click import ClickException
+from flwr.common.config import parse_config_args
+from flwr.supernode.cli import flower_supernode
+
+from nefl.engines.flower.programs.keeping import BAD_OPTIONS
+from nefl.engines.processes import end_with_starter
+
+
+def main() -> None:
+    """Run the SuperNode until it ends."""
+    end_with_starter(signal.SIGTERM)
+    poll, options = sys.argv[1], sys.argv[2:]
+    if "--node-config" in options:
+        given = options[options.index("--node-config") + 1]
+        try:
+            parse_config_args([given])
+        except (ClickException, OSError, ValueError) as error:
+            sys.stderr.write(f"nefl: error: --node-config {given!r} cannot be read ({error})\n")
+            sys.exit(BAD_OPTIONS)
+    if poll != "-":
+        look_every(float(poll))
+    sys.argv = ["flower-supernode", *options]
+    flower_supernode()
+
+
+def look_every(seconds: float) -> None:
+    """Let the SuperNode look for work more often than every three seconds.
+
+    Flower has no setting for it: the pause stands in the code of its loop, where it is cut short.
+    """
+    loop = importlib.import_module("flwr.supernode.start_client_internal")
+
+    def pause(wanted: float) -> None:
+        time.sleep(min(wanted, seconds))
+
+    loop.__dict__["time"] = SimpleNamespace(sleep=pause)
+
+
+if __name__ == "__main__":
+    main()
