@@ -20,9 +20,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -41,6 +41,9 @@ from nefl.running.assembly import assemble
 
 POLL_SECONDS = 3.0
 """How often a SuperNode looks for work."""
+
+DEFAULTS = {"simulated": (1000, 100, 6), "superlink": (200, 50, 4)}
+"""Nodes, updates a round, and rounds."""
 
 THREADS = 16
 """Threads that all light nodes share."""
@@ -145,7 +148,7 @@ class LightNode:
     """A node that returns what it is sent, at the pace of a SuperNode."""
 
     def __init__(self, address: str, client: int, app: Any, stack: contextlib.ExitStack) -> None:
-        self._config = {"partition-id": client}
+        self._config: dict[str, bool | float | int | str] = {"partition-id": client}
         self._app = app
         self._link = stack.enter_context(http_request_response(address, insecure=True))
 
@@ -160,7 +163,7 @@ class LightNode:
         names = [part.object_id for part in iterate_object_tree(tree)]
         parts = pull_objects(names, lambda name: pull(run, name))
         confirm(run, number)
-        message = inflate_object_from_contents(number, parts)
+        message = cast("Message", inflate_object_from_contents(number, parts))
         message.metadata.__dict__["_message_id"] = number
         reply = self._app(message, Context(run, node, self._config, RecordDict(), {}))
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -214,13 +217,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and end what was started
-    measure, defaults = {
-        "simulated": (simulated, (1000, 100, 6)),
-        "superlink": (superlink, (200, 50, 4)),
-    }[given.what]
-    wanted = (given.nodes, given.per_round, given.rounds)
+    measure = simulated if given.what == "simulated" else superlink
+    nodes, per_round, rounds = DEFAULTS[given.what]
     with tempfile.TemporaryDirectory() as folder:
-        measure(*(w or d for w, d in zip(wanted, defaults, strict=True)), Path(folder))
+        measure(
+            given.nodes or nodes,
+            given.per_round or per_round,
+            given.rounds or rounds,
+            Path(folder),
+        )
 
 
 if __name__ == "__main__":
