@@ -34,8 +34,10 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from nefl.artifacts.notes import read_log
 from nefl.config import ClientsConfig, RunConfig
 from nefl.engines.flower.programs.app_files import write_app
-from nefl.engines.flower.programs.loopback import HOST, Loopback, descendants
+from nefl.engines.flower.programs.environment import HOST
+from nefl.engines.flower.programs.loopback import Loopback
 from nefl.engines.flower.server.run_settings import read_run_settings
+from nefl.engines.processes import descendants
 from nefl.flower import nested_client
 from nefl.running.assembly import assemble
 

@@ -1,7 +1,7 @@
 """The optimiser of local training."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,12 @@ class Descent:
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], rate: float, momentum: float, weight_decay: float
+        self, parameters: list[Tensor], rate: float, momentum: float, weight_decay: float
     ) -> None:
         self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rate}]
         self._momentum = momentum
         self._weight_decay = weight_decay
-        self._moved: dict[nn.Parameter, Tensor] = {}
+        self._moved: dict[Tensor, Tensor] = {}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; with `set_to_none` their memory too."""
@@ -49,7 +49,7 @@ class Descent:
             gradients = self._with_momentum(trained, gradients)
         torch._foreach_add_(trained, gradients, alpha=-group["lr"])
 
-    def _with_momentum(self, trained: list[nn.Parameter], gradients: list[Tensor]) -> list[Tensor]:
+    def _with_momentum(self, trained: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         """Return the gradients with what is left of earlier ones, which starts with the first."""
         known = [
             (self._moved[p], g) for p, g in zip(trained, gradients, strict=True) if p in self._moved
@@ -66,7 +66,7 @@ class Descent:
 
 def make_optimiser(
     model: nn.Module, local: LocalConfig, further: Iterable[nn.Parameter] = ()
-) -> Descent | torch.optim.Optimizer:
+) -> torch.optim.Optimizer:
     """Return a fresh optimiser; clients keep no state of it between rounds.
 
     Args:
@@ -82,6 +82,7 @@ def optimiser_of(tensors: Iterable[Tensor], local: LocalConfig) -> torch.optim.O
     """Return a fresh optimiser of tensors."""
     parameters = list(tensors)
     if local.optimizer == "sgd":
-        return Descent(parameters, local.learning_rate, local.momentum, local.weight_decay)
+        descent = Descent(parameters, local.learning_rate, local.momentum, local.weight_decay)
+        return cast("torch.optim.Optimizer", descent)  # it has all that is used of one
     kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, local.learning_rate, weight_decay=local.weight_decay, foreach=True)

@@ -15,7 +15,7 @@ from nefl.engines.devices import pick_device, wait_for
 from nefl.engines.tuning import tuned_for
 from nefl.nesting.sets import extract_all
 from nefl.remembered import recall, remember
-from nefl.running.assembly import Setting, count_workers
+from nefl.running.assembly import Setting
 from nefl.running.one_batch import one_batch_site
 from nefl.server.stepping import remembering
 from nefl.state import TrainTask
@@ -81,7 +81,7 @@ def choose(setting: Setting) -> Choice:
             )
         ends = [_measured(setting, k) for k in {1, len(family)}]
     saved = steps * sum(m.eager - m.compiled for m in ends) / len(ends)
-    workers = max(1, count_workers(config.engine, config.clients.per_round))
+    workers = max(1, len(setting.workers()))
     spent = workers * len(family) * sum(m.compiling for m in ends) / len(ends)
     share = sum(m.compiled / m.eager for m in ends) / len(ends)
     return Choice(

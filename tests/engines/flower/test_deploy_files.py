@@ -16,8 +16,8 @@ import pytest
 from nefl.config import ClientsConfig, RunConfig
 from nefl.engines.flower.programs.app_files import write_app
 from nefl.engines.flower.programs.certificates import make_certificates, make_node_key
-from nefl.engines.flower.programs.environment import quiet_environment
-from nefl.engines.flower.programs.loopback import descendants, free_port
+from nefl.engines.flower.programs.environment import free_port, quiet_environment
+from nefl.engines.processes import descendants
 from tests.deploy_files import DEPLOY, PAGE, blocks, compose
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
@@ -70,7 +70,7 @@ def with_ports(text: str, ports: Mapping[str, int]) -> str:
 
 def test_the_page_is_followed_from_an_empty_folder(tmp_path: Path) -> None:
     """On other ports alone; what it starts, it ends."""
-    ports = {port: free_port() for port in ("8000", "9094", "9095")}
+    ports = {port: free_port() for port in ("8000",)}
     steps = blocks(PAGE, "sh")
     assert len(steps) == 7
     script = with_ports("set -eu\n" + "\n".join(steps), ports)
