@@ -181,7 +181,7 @@ def with_engine(
     if not changes:
         return None
     if name == "serial" or workers is not None:  # those of the engine before do not count
-        changes = {"workers": 0, "per_device": 0} | changes
+        changes = {"workers": 0, "per_device": 0, **changes}
     settings = RunConfig(engine=config).to_dict()
     settings["engine"] |= changes
     return config_from(settings, "flags").engine
