@@ -47,7 +47,7 @@ def compare(model: str, device: str, clients: int, repeats: int) -> None:
     tune_for(config)
     setting = assemble(config)
     site, state = setting.site(), setting.initial_state()
-    examples = min(site.sizes)
+    examples = int(min(site.sizes))
     for submodel in (1, len(setting.family)):
         tasks = [TrainTask(1, client, submodel) for client in range(clients)]
         weights = extract(state, setting.family, submodel)

@@ -1,5 +1,6 @@
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from nefl.state import ClientUpdate, TrainTask
 
 def test_neighbours_that_are_alike_are_trained_at_once() -> None:
     tasks = [TrainTask(1, client, submodel) for client, submodel in enumerate((3, 3, 3, 2, 2, 3))]
-    sizes = [8, 8, 8, 8, 9, 8]
+    sizes = np.array([8, 8, 8, 8, 9, 8])
     clients = [[t.client for t in group] for group in groups_of(tasks, sizes, 2)]
     assert clients == [[0, 1], [2], [3], [4], [5]]
     assert groups_of(tasks, sizes, 1) == [(task,) for task in tasks]

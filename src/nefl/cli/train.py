@@ -179,9 +179,8 @@ def with_engine(
     changes = {key: value for key, value in flags.items() if value not in (None, [])}
     if not changes:
         return None
-    if name == "serial":
-        changes.setdefault("workers", 0)  # those of the engine before do not count
-        changes["per_device"] = 0
+    if name == "serial" or workers is not None:  # those of the engine before do not count
+        changes = {"workers": 0, "per_device": 0, **changes}
     settings = RunConfig(engine=config).to_dict()
     settings["engine"] |= changes
     return config_from(settings, "flags").engine

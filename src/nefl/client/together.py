@@ -7,6 +7,8 @@ by one, since kernels for stacks sum in another order.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -29,7 +31,7 @@ SMALL = 1e-6
 
 
 def groups_of(
-    tasks: Sequence[TrainTask], sizes: Sequence[int], most: int
+    tasks: Sequence[TrainTask], sizes: npt.NDArray[np.int64], most: int
 ) -> list[tuple[TrainTask, ...]]:
     """Divide tasks into those that are trained at once, in their order.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -111,7 +112,6 @@ class Site:
         self._family = family
         self._device = device
         self._partition = partition
-        self._sizes = tuple(map(int, partition.sizes))
         self._modules: dict[tuple[int, bool], nn.Module] = {}
         self._unsaved: dict[tuple[int, bool], dict[str, Tensor]] = {}
         self._frozen: Moved = {}
@@ -148,9 +148,9 @@ class Site:
         self._on_device = DeviceClients(config, family, task)
 
     @property
-    def sizes(self) -> Sequence[int]:
+    def sizes(self) -> npt.NDArray[np.int64]:
         """How many examples each client has."""
-        return self._sizes
+        return self._partition.sizes
 
     @property
     def test_examples(self) -> int:

@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from nefl.client.together import groups_of
@@ -64,7 +66,7 @@ class WorkersEngine:
         *,
         task: Task,
         partition: Path,
-        sizes: Sequence[int],
+        sizes: npt.NDArray[np.int64],
         test_examples: int,
         devices: Sequence[torch.device],
         memories: MemoryFiles,

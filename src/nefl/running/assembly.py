@@ -142,7 +142,7 @@ class Setting:
             self.family,
             task=self.task,
             partition=partition,
-            sizes=tuple(map(int, self.partition.sizes)),
+            sizes=self.partition.sizes,
             test_examples=self.test_examples,
             devices=workers,
             memories=memories,
