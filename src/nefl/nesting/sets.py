@@ -79,9 +79,9 @@ def travel_layout(family: Family, submodel: int, sets: Iterable[str]) -> dict[st
     what travels asks here.
     """
     layout = dict(family.layout(submodel)) | member_layout(family, submodel)
-    of_set = set_layout(family, submodel)
     for each in sets:
-        layout |= {f"{TRAVELLING}{each}/{name}": info for name, info in of_set.items()}
+        of_set = set_layout(family, submodel).items()
+        layout |= {f"{TRAVELLING}{each}/{name}": info for name, info in of_set}
     return layout
 
 
