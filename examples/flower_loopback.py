@@ -210,12 +210,14 @@ def federate(folder: Path, rounds: int, limit: float, *, calm: bool) -> Path:
             node: dict[str, Any] = {"partition-id": number, "num-partitions": clients}
             node |= {"role": {5: "liar", 6: "frail"}.get(number, "honest")}
             node |= {"mark": str(folder / "frail")}
-            loopback.start_node(f"node{number}", node)
+            loopback.start_node(f"node{number}", node, warm=False)
         watch = Watch(out, limit)
         for number in range(clients):
             watch.wait_for(f"node{number}", partial(has_come, loopback.log(f"node{number}")))
         if not calm:
-            loopback.start_node(INTRUDER, {"partition-id": 0, "num-partitions": clients})
+            loopback.start_node(
+                INTRUDER, {"partition-id": 0, "num-partitions": clients}, warm=False
+            )
         loopback.run(app, wanted)
         if not calm:
             break_things(loopback, watch, folder, wanted)
