@@ -52,6 +52,7 @@ def test_what_needs_no_torch_loads_none(commands: list[list[str]]) -> None:
     assert loaded == "[]"
 
 
+@pytest.mark.long
 def test_a_family_is_costed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time nothing of it is counted; other questions are."""
     monkeypatch.setenv("NEFL_CACHE", str(tmp_path))

@@ -89,6 +89,7 @@ def test_int8(run: Path, name: str, tmp_path: Path, record_property: Any) -> Non
         assert done.size < float_bytes
 
 
+@pytest.mark.long
 def test_measured_in_a_process_of_its_own(digits_run: Path, tmp_path: Path) -> None:
     done = nefl.export_submodel(
         digits_run, tmp_path / "m", submodel=1, format_name="safetensors", examples=20

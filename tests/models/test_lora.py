@@ -272,6 +272,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     )
 
 
+@pytest.mark.long
 def test_the_same_bits_with_workers_and_members_within_and_a_server_step(
     lora_settings: Settings, tmp_path: Path
 ) -> None:

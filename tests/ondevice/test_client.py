@@ -32,6 +32,7 @@ def test_an_update_is_torchs(setting: Setting, tiny: dict[str, Any], submodel: i
             assert name == "norm.num_batches_tracked" or not tensor.equal(weights[name]), name
 
 
+@pytest.mark.long
 def test_tasks_leave_nothing_behind(setting: Setting) -> None:
     site, weights = setting.site(), extract(setting.initial_state(), setting.family, 1)
     first = site.train(TrainTask(1, 0, 1), weights)

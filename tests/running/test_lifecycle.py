@@ -76,6 +76,7 @@ def test_the_same_seed_gives_the_same_weights(quick: dict[str, Any], tmp_path: P
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+@pytest.mark.long
 def test_every_engine_and_number_of_workers(quick: dict[str, Any], tmp_path: Path) -> None:
     straight = train(quick, tmp_path / "serial").summary["state_sha256"]
     with pytest.MonkeyPatch.context() as patch:
