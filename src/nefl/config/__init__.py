@@ -1,10 +1,9 @@
 """The configuration of a run: one tree of frozen dataclasses with their defaults."""
 
+from nefl.config.engine import EngineConfig, FlowerConfig
 from nefl.config.federation import (
     ClientsConfig,
     DeviceConfig,
-    EngineConfig,
-    FlowerConfig,
     ServerConfig,
     StepConfig,
     WireConfig,

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nefl.config.checks import Names, Part, require
-from nefl.config.federation import ClientsConfig, EngineConfig, ServerConfig, WireConfig
+from nefl.config.engine import EngineConfig
+from nefl.config.federation import ClientsConfig, ServerConfig, WireConfig
 from nefl.config.learning import (
     DataConfig,
     LocalConfig,

@@ -19,13 +19,7 @@ def machine_memory() -> int | None:
 
 
 def _system_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+    return _kernel_says(Path("/proc/meminfo"), "MemAvailable:")
 
 
 def _group_memory() -> int | None:
@@ -41,9 +35,14 @@ def _group_memory() -> int | None:
 
 def held_memory() -> int | None:
     """Return the bytes that this process holds, without what it maps of files; None if unknown."""
+    return _kernel_says(Path("/proc/self/status"), "RssAnon:")
+
+
+def _kernel_says(file: Path, key: str) -> int | None:
+    """Return the bytes that stand behind a key in one of Linux' files; None if there is none."""
     try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("RssAnon:"):
+        for line in file.read_text(encoding="ascii").splitlines():
+            if line.startswith(key):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,13 @@ from nefl.server.devices import Numbers
 
 POOL = 400
 """Candidates that are looked at for each group of kinds: those of the highest score."""
+
+
+FEW = 4
+"""Groups of kinds that are tried in every order, smallest member first; more in one order alone."""
+
+ROUNDING = 1e-9
+"""What sums of logarithms may miss by being added up in another order."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,21 @@ def _nest(
         return 0.0, []
     value = np.log(score)
     best = [float(value[group.fits].max()) for group in groups]
-    order = sorted(range(len(groups)), key=lambda i: best[i])
+    usual = tuple(sorted(range(len(groups)), key=lambda i: best[i]))
+    total, chosen = _nest_in(usual, candidates, score, groups)
+    # Whose member is inside whose is not told by what each could have by itself.
+    for order in permutations(usual) if len(groups) <= FEW else ():
+        other, instead = _nest_in(order, candidates, score, groups)
+        if other > total + ROUNDING:
+            total, chosen = other, instead
+    return total, chosen
+
+
+def _nest_in(
+    order: Sequence[int], candidates: Candidates, score: Numbers, groups: Sequence[Group]
+) -> tuple[float, list[int]]:
+    """Return the best chain in which the groups' members follow each other in an order."""
+    value = np.log(score)
     pools = _pools(candidates, score, [groups[i] for i in order])
     shares = [groups[i].share for i in order]
     # reached[c]: the value of the best chain that ends with the pool's candidate c.

@@ -23,7 +23,8 @@ from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.spec import Family
 from nefl.own_code import own_code
 from nefl.references import is_reference
-from nefl.running.assembly import Setting, kept_copies
+from nefl.running.assembly import Setting
+from nefl.running.costs import kept_copies
 from nefl.server.devices import Numbers
 
 COVERAGE = 0.05

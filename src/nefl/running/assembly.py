@@ -13,7 +13,7 @@ import torch
 from nefl.artifacts.facts import MAX_COUNTS, Facts
 from nefl.artifacts.identity import BASE, CODE, SETTINGS
 from nefl.asking.ways import card_facts
-from nefl.config import LocalConfig, RunConfig
+from nefl.config import RunConfig
 from nefl.config.learning import LORA
 from nefl.config.run import GIVEN
 from nefl.data import Examples, Partition, draw_label_distribution
@@ -41,21 +41,17 @@ from nefl.methods import (
     family_of,
     method_of,
     method_reference,
-    priced,
 )
 from nefl.models.pretrained import start_from, weights_checksum
 from nefl.models.table import MODELS
 from nefl.nesting.inside import alone
 from nefl.nesting.price import SubmodelProfile
-from nefl.nesting.profile import profile_family
-from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
-from nefl.own_code import own_code
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code, own_model
 from nefl.rounds import Engine, Plan
-from nefl.running.counted import counted_once
-from nefl.running.tryout import EXAMPLES, check_members, try_out
+from nefl.running.costs import run_profiles
+from nefl.running.tryout import EXAMPLES, check_members, try_metrics, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
 from nefl.server.devices import Fleet
@@ -65,9 +61,6 @@ from nefl.tasks.dealing import deal_examples
 from nefl.tasks.finding import load_task
 from nefl.tasks.given import code_of, describe, keep_given
 from nefl.tasks.task import Task, rows_of
-
-OPTIMISER_COPIES = {"sgd": 0, "adam": 2, "adamw": 2}
-"""Numbers that an optimiser keeps for each weight; momentum is one more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +296,7 @@ def arrange(config: RunConfig, task: Task) -> Setting:
     own_task = is_reference(config.task) or config.task == GIVEN
     if own_task or own_model(config.model) or method_reference(config.model.method):
         _try_out(config, family, task)
-    _try_metrics(task)
+    try_metrics(task)
     partition, tests = deal_examples(config, task)
     plan = _plan(config, family, partition, task)
     return Setting(config, family, task, partition, tests, plan)
@@ -373,51 +366,6 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
         return pick_memory_format(asked, family, submodel, device)
 
     try_out(config.model, family, task, inputs, task.make_target(rows), layout)
-
-
-def _try_metrics(task: Task) -> None:
-    """See that what is to be measured can be, of outputs such as the model's.
-
-    Raises:
-        NeflError: naming the metric that does not fit the task.
-    """
-    rows = rows_of(task.visible(task.test), np.arange(min(EXAMPLES, task.test_examples)))
-    target = task.make_target(rows)
-    outputs = torch.zeros(len(target), *task.signature.output_shape)
-    for metric in task.measured:
-        with own_code(f"metric {metric.name}"):
-            try:
-                task.measure(metric, outputs, target)
-            except ConfigError as error:
-                raise ConfigError(f"metric {metric.name}: {error}") from None
-
-
-def run_profiles(
-    config: RunConfig, family: Family, signature: Signature
-) -> tuple[SubmodelProfile, ...]:
-    """Return what a run's submodels cost, with its batches, its optimiser and its method's sets.
-
-    Raises:
-        ConfigError: if the model cannot take inputs of that shape.
-    """
-    objective, copies = method_of(config.model).objective, kept_copies(config)
-    # What the user's own code builds may have no hash to be remembered by.
-    own = own_model(config.model) or method_reference(config.model.method) is not None
-    count = profile_family if own else counted_once
-    counted = count(alone(family), signature, config.local.batch_size, copies)
-    return priced(counted, family, objective, config.rounds, copies, config.wire)
-
-
-def kept_copies(config: RunConfig) -> int:
-    """Return how many numbers a run keeps for each weight in training, besides its gradient."""
-    objective = method_of(config.model).objective
-    sets = (*objective.keeps, *objective.receives, *objective.sends)
-    return optimiser_copies(config.local) + len(sets)
-
-
-def optimiser_copies(local: LocalConfig) -> int:
-    """Return how many numbers the optimiser keeps for each weight."""
-    return OPTIMISER_COPIES[local.optimizer] + (local.optimizer == "sgd" and local.momentum > 0)
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:

@@ -1,8 +1,9 @@
-"""A user's own model or method tried out before a run: what would fail in it fails here."""
+"""Models, methods and metrics tried out before a run: what would fail in them fails here."""
 
 from collections.abc import Callable
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ from nefl.nesting.zero_extension import check_family
 from nefl.own_code import describe, own_code, place_of
 from nefl.references import own_model
 from nefl.state import TrainTask
-from nefl.tasks.task import arranged
+from nefl.tasks.task import Task, arranged, rows_of
 
 EXAMPLES = 2
 """How many are enough to try a model out; batch norms cannot take one alone."""
@@ -238,3 +239,20 @@ def _kind(value: object) -> str:
     if isinstance(value, list | tuple) and value:
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"{type(value).__name__}"
+
+
+def try_metrics(task: Task) -> None:
+    """See that what is to be measured can be, of outputs such as the model's.
+
+    Raises:
+        NeflError: naming the metric that does not fit the task.
+    """
+    rows = rows_of(task.visible(task.test), np.arange(min(EXAMPLES, task.test_examples)))
+    target = task.make_target(rows)
+    outputs = torch.zeros(len(target), *task.signature.output_shape)
+    for metric in task.measured:
+        with own_code(f"metric {metric.name}"):
+            try:
+                task.measure(metric, outputs, target)
+            except ConfigError as error:
+                raise ConfigError(f"metric {metric.name}: {error}") from None

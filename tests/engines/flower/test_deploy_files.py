@@ -1,8 +1,6 @@
 """The page about deployments followed to the letter, and the commands of its files as processes."""
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +15,7 @@ from nefl.config import ClientsConfig, RunConfig
 from nefl.engines.flower.programs.app_files import write_app
 from nefl.engines.flower.programs.certificates import make_certificates, make_node_key
 from nefl.engines.flower.programs.environment import free_port, quiet_environment
-from nefl.engines.processes import descendants
+from nefl.engines.processes import end_processes
 from tests.deploy_files import DEPLOY, PAGE, blocks, compose
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
@@ -41,18 +39,7 @@ def started(command: list[str], folder: Path, log: Path) -> Iterator["subprocess
     try:
         yield process
     finally:
-        family = descendants(process.pid)
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        for pid in family:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.wait()
+        end_processes([process], grace=10.0)
 
 
 def wait_for(what: str, happened: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from nefl.nesting.spec import Family
 from nefl.references import is_reference
 from nefl.report.reading.log_lines import Assignment, RoundEntry
 from nefl.report.reading.runs import Run
-from nefl.running.assembly import run_profiles
+from nefl.running.costs import run_profiles
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort
 from nefl.server.devices import Fleet
 from nefl.tasks.images import augmentation
