@@ -66,6 +66,10 @@ def test_a_warm_up_is_trained_once_and_what_was_scored_is_kept(tmp_path: Path) -
     assert np.array_equal(score(candidates, groups), found)
     assert [event["event"] for event in read_log(tmp_path / "w")].count("round") == 1
     assert read_searched(tmp_path / "w")[1:] == noted
+    asked.clear()
+    narrow = [Group((0,), 1.0, candidates.widths < 0.3)]
+    replace(score, tries=8)(candidates, narrow)
+    assert asked[-1][0] < 8, "what fits is scored once, and nothing else is left to try"
     with pytest.raises(ConfigError, match=r"w: holds another run than the warm-up of this design"):
         replace(score, rounds=2)(candidates, groups)
 
