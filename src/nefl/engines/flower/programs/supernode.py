@@ -7,17 +7,28 @@ those of `flower-supernode`.
 """
 
 import importlib
+import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from click import ClickException
 from flwr.common.config import parse_config_args
 from flwr.supernode.cli import flower_supernode
 
+from nefl.engines.flower.programs.environment import PLACE
 from nefl.engines.flower.programs.keeping import BAD_OPTIONS
 from nefl.engines.processes import end_with_starter
+
+LOOP = "flwr.supernode.start_client_internal"
+"""Where Flower starts the program that starts clients, and then looks for work."""
+
+PROGRAM = "flower-superexec"
+FORKING = "nefl.engines.flower.programs.superexec"
+"""That program, as Flower calls it, and the one that is started in its place."""
 
 
 def main() -> None:
@@ -33,6 +44,8 @@ def main() -> None:
             sys.exit(BAD_OPTIONS)
     if poll != "-":
         look_every(float(poll))
+    if os.environ.get(PLACE):
+        fork_clients()
     sys.argv = ["flower-supernode", *options]
     flower_supernode()
 
@@ -42,12 +55,24 @@ def look_every(seconds: float) -> None:
 
     Flower has no setting for it: the pause stands in the code of its loop, where it is cut short.
     """
-    loop = importlib.import_module("flwr.supernode.start_client_internal")
+    loop = importlib.import_module(LOOP)
 
     def pause(wanted: float) -> None:
         time.sleep(min(wanted, seconds))
 
     loop.__dict__["time"] = SimpleNamespace(sleep=pause)
+
+
+def fork_clients() -> None:
+    """Let clients be forked from a process that has imported Flower, beside a trainer."""
+    loop = importlib.import_module(LOOP)
+
+    def start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        program, *options = command
+        forking = [sys.executable, "-m", FORKING]
+        return subprocess.Popen([*(forking if program == PROGRAM else [program]), *options])
+
+    loop.__dict__["subprocess"] = SimpleNamespace(Popen=start)
 
 
 if __name__ == "__main__":
