@@ -79,5 +79,5 @@ def test_the_supernode_starts_the_program_that_forks(monkeypatch: pytest.MonkeyP
     supernode.fork_clients()
     loop.__dict__["subprocess"].Popen(["flower-superexec", "--insecure"])
     loop.__dict__["subprocess"].Popen(["another", "--insecure"])
-    assert started[0][-3:] == ["-m", supernode.FORKING, "--insecure"]
+    assert started[0][-3:] == ["-c", supernode.FORKING, "--insecure"]
     assert started[1] == ["another", "--insecure"]

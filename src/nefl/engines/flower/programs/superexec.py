@@ -17,7 +17,7 @@ from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExec
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-PRELOADED = ["flwr.supernode.runtime.run_clientapp", "nefl.engines.flower.node.warm_client"]
+PRELOADED = ["nefl.engines.flower.programs.superexec", "nefl.engines.flower.node.warm_client"]
 """What is imported before it is forked: Flower's side of a client and the thin client, no torch."""
 
 LOOP = "flwr.supercore.superexec.run_superexec"
@@ -67,7 +67,3 @@ def main() -> None:
 
     importlib.import_module(LOOP).__dict__["get_executor"] = forking
     flower_superexec()
-
-
-if __name__ == "__main__":
-    main()

@@ -27,8 +27,11 @@ LOOP = "flwr.supernode.start_client_internal"
 """Where Flower starts the program that starts clients, and then looks for work."""
 
 PROGRAM = "flower-superexec"
-FORKING = "nefl.engines.flower.programs.superexec"
-"""That program, as Flower calls it, and the one that is started in its place."""
+FORKING = "from nefl.engines.flower.programs.superexec import main; main()"
+"""That program, as Flower calls it, and the one that is started in its place.
+
+It is no module of its own name there, or every fork would import it once more as such.
+"""
 
 
 def main() -> None:
@@ -69,7 +72,7 @@ def fork_clients() -> None:
 
     def start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
         program, *options = command
-        forking = [sys.executable, "-m", FORKING]
+        forking = [sys.executable, "-c", FORKING]
         return subprocess.Popen([*(forking if program == PROGRAM else [program]), *options])
 
     loop.__dict__["subprocess"] = SimpleNamespace(Popen=start)
