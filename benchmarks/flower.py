@@ -7,8 +7,9 @@ process, in Flower's simulation and over nodes on loopback, check that the weigh
 for bit, and compare the seconds of the rounds after the first. The clients have next to nothing to
 compute, so what remains is the way there and back: of ResNet18 to five nodes (`rounds`), and of the
 digits' small network to three. Nodes start a process for every message (cold), keep a trainer
-alive (warm), or do that and look for work twice a second (quick). Processor seconds of a round, of
-the nodes and of the server, say what it costs also where other work slows everything down.
+alive (warm), do that and look for work twice a second (quick), or that with a SuperLink that has no
+database (memory). Processor seconds of a round, of the nodes and of the server, say what it costs
+also where other work slows everything down.
 """
 
 import argparse
@@ -36,9 +37,9 @@ from nefl.engines.flower.server.run_settings import read_run_settings
 from nefl.engines.processes import descendants
 from nefl.wire.layouts import travel_bytes
 
-KINDS = ("simulation", "cold", "warm", "quick")
+KINDS = ("simulation", "cold", "warm", "quick", "memory")
 """Flower's simulation; nodes that start a process for every message; nodes with a trainer that
-stays alive; and those that also look for work more often."""
+stays alive; those that also look for work more often; and these with a SuperLink in memory."""
 
 POLL = 0.5
 REPEATS = 3
@@ -155,12 +156,14 @@ def run_on_flower(
     app = folder / "nested"
     clients = ClientsConfig(count=nodes, per_round=nodes)
     write_app(app, "digits", RunConfig(clients=clients))
-    with Loopback(folder / "flower", simulation=kind == "simulation") as loopback:
+    at = folder / "flower"
+    simulated, database = kind == "simulation", kind != "memory"
+    with Loopback(at, simulation=simulated, database=database) as loopback:
         loopback.start_server()
-        if kind != "simulation":
+        if not simulated:
             for number in range(nodes):
                 node = {"partition-id": number, "num-partitions": nodes}
-                poll = POLL if kind == "quick" else None
+                poll = POLL if kind in ("quick", "memory") else None
                 loopback.start_node(f"node{number}", node, warm=kind != "cold", poll=poll)
         loopback.run(app, settings, nodes=nodes)
         rounds, out = settings["rounds"], Path(settings["out"])

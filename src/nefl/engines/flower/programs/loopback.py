@@ -36,11 +36,21 @@ class Loopback:
         folder: for connections, keys, certificates and the programs' logs.
         secure: with TLS and node keys.
         simulation: nodes are simulated by Flower with Ray, none are started.
+        database: the SuperLink keeps what it has in a file and goes on with it after a restart;
+            in memory otherwise.
     """
 
-    def __init__(self, folder: Path, *, secure: bool = False, simulation: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        secure: bool = False,
+        simulation: bool = False,
+        database: bool = True,
+    ) -> None:
         self.folder = folder
         self.simulation = simulation
+        self.database = database
         self.environment = quiet_environment(folder / "home")
         self.port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -69,7 +79,8 @@ class Loopback:
         """
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
-        command += ["--database", str(self.folder / "superlink.db")]
+        if self.database:
+            command += ["--database", str(self.folder / "superlink.db")]
         if self.simulation:
             command += ["--simulation", "--control-api-address", f"{HOST}:{free_port()}"]
         if self.files is None:
