@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
@@ -14,18 +14,22 @@ import numpy as np
 import pytest
 import torch
 
+import nefl
 from nefl.artifacts.checkpoint import state_sha256
 from nefl.config import EngineConfig
 from nefl.config.reading import config_from, with_settings
 from nefl.data import Partition
 from nefl.engines import workers as workers_module
+from nefl.engines.processes import descendants
 from nefl.engines.serial import SerialEngine
 from nefl.engines.sharing import SharedWeights, make_shared_file
+from nefl.engines.waiting import WaitingWorkers, end_worker
 from nefl.engines.workers import WorkersEngine, describe_exit
-from nefl.errors import RunError
+from nefl.errors import DataError, RunError
 from nefl.methods import make_family
 from nefl.nesting.corners import extract
 from nefl.rounds import run_round
+from nefl.running import lifecycle
 from nefl.running.assembly import Setting, assemble
 from nefl.server.aggregate import Aggregate
 from nefl.state import ClientFailure, ClientUpdate, TrainTask
@@ -64,6 +68,44 @@ def test_shared_weights_are_the_same_in_every_mapping() -> None:
     for slot in range(3):
         assert all((t == slot + 5).all() for t in theirs.slot(slot, 5).values())
     os.close(descriptor)
+
+
+def workers_of_this_process() -> list[int]:
+    found = []
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if b"nefl.engines.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+def test_workers_start_while_a_run_is_prepared_and_end_if_it_cannot_be(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[int] = []
+
+    def preparing(*_given: object) -> Setting:
+        there.extend(workers_of_this_process())
+        raise DataError("no data")
+
+    monkeypatch.setattr(lifecycle, "assemble", preparing)
+    config = with_settings(quick, {"engine.name": "workers", "engine.workers": 2})
+    with pytest.raises(DataError, match="no data"):
+        nefl.train(config, tmp_path / "run")
+    assert len(there) == 2
+    assert not workers_of_this_process()
+
+
+def test_a_worker_that_died_waiting_is_replaced() -> None:
+    with WaitingWorkers(1) as waiting:
+        dead, _ = waiting._waiting[0]
+        dead.kill()
+        dead.wait()
+        process, connection = waiting.take()
+        assert process.pid != dead.pid
+        assert process.poll() is None
+        end_worker(process, connection)
 
 
 @pytest.mark.parametrize(("count", "method"), [(1, "nefl-wd"), (3, "nefl-wd"), (2, "heterofl")])

@@ -34,7 +34,11 @@ def main() -> None:
     end_with_starter()
     connection = Connection(int(sys.argv[1]))
     try:
-        work = _set_up(json.loads(connection.recv_bytes()), int(sys.argv[2]))
+        given = connection.recv_bytes()
+    except EOFError:  # the run never began
+        return
+    try:
+        work = _set_up(json.loads(given), int(sys.argv[2]))
     except Exception as error:  # the server must learn why, whatever it is
         notes = own_tracebacks(error) if isinstance(error, NeflError) else []
         connection.send_bytes(_reply(fatal=describe(error), notes=notes))

@@ -1,13 +1,12 @@
 """Worker processes on one machine: weights and data in shared memory, nothing pickled."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -20,7 +19,8 @@ import torch
 from nefl.client.together import groups_of
 from nefl.config import RunConfig
 from nefl.engines.memory_files import MemoryFiles
-from nefl.engines.sharing import SharedWeights, make_shared_file
+from nefl.engines.sharing import SharedWeights
+from nefl.engines.waiting import WaitingWorkers, end_worker
 from nefl.errors import RunError
 from nefl.methods import method_of
 from nefl.nesting.sets import unpack
@@ -57,6 +57,7 @@ class WorkersEngine:
         test_examples: how many test examples there are.
         devices: where each process trains; there are as many as names.
         memories: where clients' memory lies.
+        processes: where its processes come from; it closes that with itself.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class WorkersEngine:
         test_examples: int,
         devices: Sequence[torch.device],
         memories: MemoryFiles,
+        processes: WaitingWorkers,
     ) -> None:
         self._family = family
         self._wire = Wire(family, config.wire, config.seed)
@@ -82,12 +84,12 @@ class WorkersEngine:
         self._sizes = sizes
         self._devices = devices
         slots = self._ahead * self._together
-        self._descriptor = make_shared_file()
+        self._processes = processes
         objective = method_of(config.model).objective
         self._weights = SharedWeights(
             family,
             slots,
-            self._descriptor,
+            processes.descriptor,
             receives=objective.receives,
             sends=objective.sends,
         )
@@ -108,9 +110,9 @@ class WorkersEngine:
         try:
             for device in devices:
                 self._workers.append(self._start(device))
-        except OSError as error:
+        except RunError:
             self.close()
-            raise RunError(f"worker processes cannot be started ({error.strerror})") from error
+            raise
 
     @property
     def pids(self) -> list[int]:
@@ -176,38 +178,16 @@ class WorkersEngine:
     def close(self) -> None:
         """End the workers and free the shared memory."""
         for worker in self._workers:
-            self._end(worker)
+            end_worker(worker.process, worker.connection)
         self._workers = []
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._processes.close()
 
     def _start(self, device: torch.device) -> _Worker:
-        mine, theirs = socket.socketpair()
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",  # not the current folder: a file there must not pass for a library
-                "-m",
-                "nefl.engines.worker",
-                str(theirs.fileno()),
-                str(self._descriptor),
-            ],
-            pass_fds=(theirs.fileno(), self._descriptor),
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # what a client's code prints must not mix with our output
-            start_new_session=True,
-        )
-        theirs.close()
-        connection = Connection(mine.detach())
+        process, connection = self._processes.take()
         here = {"device": str(device), "processes": self._devices.count(device)}
-        connection.send_bytes(json.dumps(self._setup | here).encode())
+        with suppress(OSError):  # one that has just died is found out when it is asked
+            connection.send_bytes(json.dumps(self._setup | here).encode())
         return _Worker(process, connection)
-
-    def _end(self, worker: _Worker) -> None:
-        worker.connection.close()
-        worker.process.kill()
-        worker.process.wait()
 
     def _carry_out(self, jobs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the reply to each job in order; who asks for the next is done with the last."""
@@ -227,7 +207,7 @@ class WorkersEngine:
             # Left early: what is still under way must not be taken for an answer to later jobs.
             for number, worker in enumerate(self._workers):
                 if worker.job is not None:
-                    self._end(worker)
+                    end_worker(worker.process, worker.connection)
                     self._workers[number] = self._start(self._devices[number])
 
     def _hand_out(
@@ -284,7 +264,7 @@ class WorkersEngine:
     def _bury(self, number: int) -> str:
         """Replace a dead worker and say how it ended."""
         worker = self._workers[number]
-        self._end(worker)
+        end_worker(worker.process, worker.connection)
         died = describe_exit(worker.process.returncode)
         self._deaths += 1
         if self._deaths > MAX_DEATHS * len(self._workers):

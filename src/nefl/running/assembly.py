@@ -31,6 +31,7 @@ from nefl.engines.memory_files import MemoryFiles
 from nefl.engines.serial import SerialEngine
 from nefl.engines.site import Site, pick_memory_format
 from nefl.engines.stacking import check_together
+from nefl.engines.waiting import WaitingWorkers
 from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
@@ -114,11 +115,12 @@ class Setting:
             "task = 'package.module:function'"
         )
 
-    def engine(self, partition: Path) -> Engine:
+    def engine(self, partition: Path, waiting: WaitingWorkers | None = None) -> Engine:
         """Return the engine that the configuration asks for.
 
         Args:
             partition: the file in the run's folder that the partition was saved to.
+            waiting: processes of workers that were started before, where there are any.
 
         Raises:
             ConfigError: if that engine cannot be had.
@@ -129,6 +131,8 @@ class Setting:
             ready = DeviceClients(self.config, self.family, self.task)
             ready.make_ready(range(1, len(self.family) + 1))
         if not workers:
+            if waiting is not None:
+                waiting.close()
             return SerialEngine(self.site(), self.family, memories, self.config.engine.together)
         return WorkersEngine(
             self.config,
@@ -139,6 +143,7 @@ class Setting:
             test_examples=self.test_examples,
             devices=workers,
             memories=memories,
+            processes=waiting or WaitingWorkers(),
         )
 
     def initial_state(self) -> ServerState:

@@ -20,9 +20,10 @@ from nefl.client.schedule import first_difference
 from nefl.client.training import batches_per_epoch
 from nefl.config import EngineConfig, RunConfig
 from nefl.config.reading import config_from
-from nefl.engines.devices import has_precision, pick_device, place_sums
+from nefl.engines.devices import has_precision, pick_device, place_sums, place_workers
 from nefl.engines.serial import SerialEngine
 from nefl.engines.tuning import tuned_for
+from nefl.engines.waiting import WaitingWorkers
 from nefl.errors import RunError
 from nefl.methods import method_of
 from nefl.nesting.spec import Family
@@ -98,19 +99,30 @@ def train(
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
     if connect is None:
         check_clock(config)
-    setting, why = settled(assemble(config, task))
-    config = setting.config
-    first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
-    folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
-    try:
-        if started is not None:
-            started(folder.path)
-        noted = {"compile": why} if why else {}
-        folder.log("start", round=0, seed=config.seed, **noted, **versions())
-        folder.check_identity(setting.identity())
-        return _run(folder, setting, observers, connect, first)
-    finally:
-        folder.close()
+    with _waiting_workers(config, connect) as waiting:
+        setting, why = settled(assemble(config, task))
+        config = setting.config
+        first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
+        folder = RunFolder.create(Path(out) if out is not None else claim_folder(name), config)
+        try:
+            if started is not None:
+                started(folder.path)
+            noted = {"compile": why} if why else {}
+            folder.log("start", round=0, seed=config.seed, **noted, **versions())
+            folder.check_identity(setting.identity())
+            return _run(folder, setting, observers, connect, first, waiting)
+        finally:
+            folder.close()
+
+
+def _waiting_workers(config: RunConfig, connect: Connect | None) -> WaitingWorkers:
+    """Start the workers' processes while data and model are prepared, if there are to be any.
+
+    They are left for later where steps are timed first.
+    """
+    early = connect is None and config.local.compile != "auto"
+    count = len(place_workers(config.engine, config.clients.per_round)) if early else 0
+    return WaitingWorkers(count)
 
 
 def claim_folder(recipe: str) -> Path:
@@ -271,6 +283,7 @@ def _run(
     observers: Sequence[Observer],
     connect: Connect | None,
     first: FirstState | None = None,
+    waiting: WaitingWorkers | None = None,
 ) -> RunResult:
     setting.partition.save(folder.partition)
     write_facts(folder.path, setting.facts)
@@ -287,7 +300,7 @@ def _run(
         folder.log("resume", round=state.round_number)
     if state.round_number < setting.config.rounds:
         folder.drop_summary()
-        state = _train_on(state, folder, setting, observers, connect)
+        state = _train_on(state, folder, setting, observers, connect, waiting)
     summary = summarise(folder.path, setting.family, state, setting.primary)
     folder.write_summary(summary)
     return RunResult(folder.path, setting.family, state, summary)
@@ -313,11 +326,12 @@ def _train_on(
     setting: Setting,
     observers: Sequence[Observer],
     connect: Connect | None,
+    waiting: WaitingWorkers | None,
 ) -> ServerState:
     recorder = Recorder(folder, setting.config, state, setting.primary)
     with tuned_for(setting.config):
         if connect is None:
-            engine = setting.engine(folder.partition)
+            engine = setting.engine(folder.partition, waiting)
         else:
             setting, engine = connect(setting, folder)
         try:
