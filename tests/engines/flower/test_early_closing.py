@@ -14,7 +14,7 @@ from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.notes import read_log
 from nefl.config import ClientsConfig
 from nefl.config.reading import config_from, with_settings
-from nefl.engines.flower.messages import to_arrays
+from nefl.engines.flower.messages import ARRAYS, WEIGHTS, to_arrays
 from nefl.engines.flower.server.mailbox import Grid
 from nefl.engines.serial import SerialEngine
 from nefl.errors import ConfigError
@@ -139,9 +139,9 @@ def test_an_update_that_is_refused_takes_no_place(few: Settings, tmp_path: Path)
     node = next(n for n, c in grid.nodes.items() if c["partition-id"] == 5)
 
     def spoil(reply: Message) -> Message:
-        tensors = safetensors.torch.load(reply.content["arrays"]["weights"].data)
+        tensors = safetensors.torch.load(reply.content.array_records[ARRAYS][WEIGHTS].data)
         tensors["fc.bias"].fill_(torch.nan)
-        reply.content["arrays"] = to_arrays(tensors)
+        reply.content[ARRAYS] = to_arrays(tensors)
         return reply
 
     grid.tamper[node] = spoil
