@@ -102,16 +102,18 @@ def _spoilt(sums: Sums) -> dict[str, tuple[Sums, str]]:
     less = {n: t for n, t in sums.shared.items() if n != name}
     small = {**sums.shared, name: sums.shared[name][:1]}
     half = {**sums.shared, name: sums.shared[name].half()}
+    none = (0,) * 5
+    unheld = replace(sums, weights=none, own_weights=none, clients=none, own_clients=none)
     return {
         "round": (replace(sums, round_number=7), "sums of round 7"),
         "weighting": (replace(sums, weighting="examples"), "weighted by 'examples'"),
         "negative": (replace(sums, weights=(-1, 0, 0, 0, 1)), "5 whole numbers of 0 or more"),
         "few": (replace(sums, weights=(1,)), "5 whole numbers of 0 or more"),
-        "unheld": (replace(sums, weights=(0,) * 5), "has unexpected"),
-        "owned": (replace(sums, own_weights=(0,) * 5), "own_weights of submodel 5 are 0"),
+        "unheld": (unheld, "has unexpected"),
+        "owned": (replace(sums, own_weights=none), "own_weights of submodel 5 are 0"),
         "other": (replace(sums, own_weights=(1, 0, 0, 0, 1)), "own_weights of submodel 1 are 1"),
         "heads": (replace(sums, clients=(0, 0, 0, 0, 2)), "cannot have gathered weights"),
-        "nobody": (replace(sums, own_clients=(0,) * 5), "cannot have gathered own_weights"),
+        "nobody": (replace(sums, own_clients=none), "cannot have gathered own_weights"),
         "nan": (replace(sums, shared=nan), f"shared {name} has values that are not finite"),
         "names": (replace(sums, shared=less), f"lacks {name}"),
         "shape": (replace(sums, shared=small), f"{name} has shape"),
