@@ -92,6 +92,11 @@ def test_units_run_commands_that_exist(name: str) -> None:
     assert path.startswith("/opt/nefl/bin/")
     accept([Path(path).name, *words])
     assert service["Restart"] == "always"
+    # Homes are closed to it and all else is read-only: what it writes has a place.
+    assert (service["ProtectSystem"], service["ProtectHome"]) == ("strict", "yes")
+    written = dict(word.split("=") for word in service["Environment"].split())
+    assert written.keys() == {"FLWR_HOME", "NEFL_CACHE"}
+    assert all(w.startswith(f"/var/lib/{service['StateDirectory']}/") for w in written.values())
     assert read["Install"]["WantedBy"] == "multi-user.target"
 
 

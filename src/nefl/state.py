@@ -86,6 +86,8 @@ class Sums:
         weights: the weight that each submodel gathered, smallest first.
         own_weights: the same of what submodels have for themselves, which may be trained within
             larger ones too.
+        clients: how many clients trained each submodel.
+        own_clients: how many trained what it has for itself.
         shared: a sum of global size for each shared name that one of them holds.
         own: for each submodel, the sums of what it shares with nobody; empty if nobody trained it.
     """
@@ -94,6 +96,8 @@ class Sums:
     weighting: str
     weights: tuple[int, ...]
     own_weights: tuple[int, ...]
+    clients: tuple[int, ...]
+    own_clients: tuple[int, ...]
     shared: Tensors
     own: tuple[Tensors, ...]
 

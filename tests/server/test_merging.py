@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 import nefl
 from nefl.artifacts.checkpoint import flatten_state, save_state, state_sha256
-from nefl.errors import RunError, UpdateError
+from nefl.config import ServerConfig
+from nefl.errors import ConfigError, RunError, UpdateError
 from nefl.methods import make_family
+from nefl.nesting.sets import extract_all
 from nefl.server.aggregate import GROUP, Aggregate, Weighting
+from nefl.server.stepping import Stepped
+from nefl.server.steps import Cell, Momentum, ServerStep
 from nefl.state import ClientUpdate, ServerState, Sums, TrainTask
 
 FAMILY = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
@@ -98,13 +102,18 @@ def _spoilt(sums: Sums) -> dict[str, tuple[Sums, str]]:
     less = {n: t for n, t in sums.shared.items() if n != name}
     small = {**sums.shared, name: sums.shared[name][:1]}
     half = {**sums.shared, name: sums.shared[name].half()}
+    none = (0,) * 5
+    unheld = replace(sums, weights=none, own_weights=none, clients=none, own_clients=none)
     return {
         "round": (replace(sums, round_number=7), "sums of round 7"),
         "weighting": (replace(sums, weighting="examples"), "weighted by 'examples'"),
         "negative": (replace(sums, weights=(-1, 0, 0, 0, 1)), "5 whole numbers of 0 or more"),
         "few": (replace(sums, weights=(1,)), "5 whole numbers of 0 or more"),
-        "unheld": (replace(sums, weights=(0,) * 5), "has unexpected"),
-        "owned": (replace(sums, own_weights=(0,) * 5), "smaller than weights"),
+        "unheld": (unheld, "has unexpected"),
+        "owned": (replace(sums, own_weights=none), "own_weights of submodel 5 are 0"),
+        "other": (replace(sums, own_weights=(1, 0, 0, 0, 1)), "own_weights of submodel 1 are 1"),
+        "heads": (replace(sums, clients=(0, 0, 0, 0, 2)), "cannot have gathered weights"),
+        "nobody": (replace(sums, own_clients=none), "cannot have gathered own_weights"),
         "nan": (replace(sums, shared=nan), f"shared {name} has values that are not finite"),
         "names": (replace(sums, shared=less), f"lacks {name}"),
         "shape": (replace(sums, shared=small), f"{name} has shape"),
@@ -122,6 +131,62 @@ def test_wrong_sums_are_refused_and_change_nothing(fault: str) -> None:
         total.merge(wrong)
     alone = added([update(1, 2, whole=True)])
     assert state_sha256(total.finish()) == state_sha256(alone.finish())
+
+
+class Heads(ServerStep):
+    """Goes as far as clients took part, in all rounds, so that a wrong number shows."""
+
+    keeps = ("seen",)
+
+    def step(self, cell: Cell) -> torch.Tensor:
+        cell.memory["seen"] = cell.memory["seen"] + cell.clients
+        return cell.mean + cell.memory["seen"]
+
+
+@pytest.mark.parametrize("weighting", ["equal", "examples"])
+@pytest.mark.parametrize("step", [Momentum(), Heads()])
+def test_a_step_goes_on_from_merged_sums(step: ServerStep, weighting: Weighting) -> None:
+    updates = [update(client, 1 + client % 4, whole=True) for client in range(7)]
+    server = ServerConfig(weighting=weighting)
+    one, many = (Stepped(STATE, FAMILY, server, step) for _ in range(2))
+    for each in updates:
+        one.add(each)
+    many.add(updates[0])
+    many.merge(in_a_tree([added(updates[1:3], weighting).sums()], weighting))
+    many.merge(added(updates[3:], weighting).sums())
+    expected, found = flatten_state(one.finish()), flatten_state(many.finish())
+    assert any(name.startswith("memory/") for name in expected)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_sums_that_lack_what_a_step_needs_are_refused() -> None:
+    sums = added([update(0, 3, whole=True)]).sums()
+    median = Stepped(STATE, FAMILY, ServerConfig(average="median"), Momentum())
+    with pytest.raises(ConfigError, match="'median' needs every update"):
+        median.merge(sums)
+    with pytest.raises(ConfigError, match="clients send control beside"):
+        Stepped(STATE, FAMILY, ServerConfig(), ServerStep(), sends=["control"]).merge(sums)
+
+
+def test_members_that_were_not_trained_within_are_missing_in_honest_sums() -> None:
+    """A client's own submodel too, where another was drawn in all its steps."""
+    family = make_family("resnet8", "fjord-od", input_shape=(1, 8, 8))
+    state = family.initial_state(0)
+
+    def trained(client: int) -> ClientUpdate:
+        tensors = extract_all(state, family, 5, ())
+        moved = {n: t + client if n in state.shared else t for n, t in tensors.items()}
+        return ClientUpdate(TrainTask(1, client, 5), moved, examples=1)
+
+    one, near, far = (Aggregate(state, family) for _ in range(3))
+    for client in (1, 2):
+        one.add(trained(client))
+        near.add(trained(client))
+    sums = near.sums()
+    assert sums.own_weights[4] < sums.weights[4]
+    far.merge(sums)
+    assert state_sha256(far.finish()) == state_sha256(one.finish())
 
 
 def test_files_are_whole_and_of_the_family(tmp_path: Path) -> None:

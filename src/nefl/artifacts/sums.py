@@ -36,6 +36,8 @@ def save_sums(path: str | Path, sums: Sums, family: Family) -> None:
         "weighting": sums.weighting,
         "weights": sums.weights,
         "own_weights": sums.own_weights,
+        "clients": sums.clients,
+        "own_clients": sums.own_clients,
     }
     metadata = {
         "format": FORMAT,
@@ -69,6 +71,7 @@ def load_sums(path: str | Path, family: Family) -> Sums:
     try:
         known = parse_json(notes)
         weights, own_weights = _whole(known["weights"]), _whole(known["own_weights"])
+        clients, own_clients = _whole(known["clients"]), _whole(known["own_clients"])
         round_number, weighting = int(known["round_number"]), str(known["weighting"])
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{path}: is damaged: its notes cannot be read") from None
@@ -80,7 +83,7 @@ def load_sums(path: str | Path, family: Family) -> Sums:
     shared = groups.pop("shared", {})
     for group in groups:
         raise RunError(f"{path}: holds sums of {group[:40]!r}, which the family does not have")
-    return Sums(round_number, weighting, weights, own_weights, shared, own)
+    return Sums(round_number, weighting, weights, own_weights, clients, own_clients, shared, own)
 
 
 def _flatten(sums: Sums) -> dict[str, Tensor]:

@@ -52,6 +52,7 @@ class Aggregate:
         self._weights = dict.fromkeys(range(1, len(family) + 1), 0)
         # Of what a submodel has for itself: who trained it within a larger one counts too.
         self._own_weights = dict(self._weights)
+        self._heads, self._own_heads = dict(self._weights), dict(self._weights)
         self._clients: set[int] = set()
 
     @property
@@ -71,10 +72,12 @@ class Aggregate:
         weight = update.examples if self._weighting == "examples" else 1
         self._shared.add(task.submodel, update.trained, weight)
         self._weights[task.submodel] += weight
+        self._heads[task.submodel] += 1
         own = trained_own(update.trained, self._state, self._family, task.submodel)
         for submodel, trained in own.items():
             self._own_sums(submodel).add(trained, weight)
             self._own_weights[submodel] += weight
+            self._own_heads[submodel] += 1
         self._clients.add(task.client)
 
     def merge(self, sums: Sums) -> None:
@@ -90,9 +93,11 @@ class Aggregate:
         self._shared.merge(sums.shared)
         for k, tensors in enumerate(sums.own, start=1):
             self._weights[k] += sums.weights[k - 1]
+            self._heads[k] += sums.clients[k - 1]
             if sums.own_weights[k - 1]:
                 self._own_sums(k).merge(tensors)
                 self._own_weights[k] += sums.own_weights[k - 1]
+                self._own_heads[k] += sums.own_clients[k - 1]
 
     def sums(self) -> Sums:
         """Return what was added and merged, to be passed on. Afterwards this object is spent."""
@@ -101,6 +106,8 @@ class Aggregate:
             self._weighting,
             tuple(self._weights.values()),
             tuple(self._own_weights.values()),
+            tuple(self._heads.values()),
+            tuple(self._own_heads.values()),
             self._shared.by_name(),
             tuple(self._own[k].by_name() if k in self._own else {} for k in self._weights),
         )

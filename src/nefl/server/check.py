@@ -80,16 +80,15 @@ def check_sums(sums: Sums, family: Family, round_number: int, weighting: str) ->
             f"{round_number}, weighted by {weighting!r}"
         )
     numbers = range(1, len(family) + 1)
-    for what, weights in (("weights", sums.weights), ("own_weights", sums.own_weights)):
-        if len(weights) != len(family) or not all(_is_whole(w) and w >= 0 for w in weights):
+    for what in ("weights", "own_weights", "clients", "own_clients"):
+        counts = getattr(sums, what)
+        if len(counts) != len(family) or not all(_is_whole(n) and n >= 0 for n in counts):
             raise UpdateError(
-                f"sums: {what} are {str(weights)[:80]}, expected {len(family)} whole numbers of 0 "
+                f"sums: {what} are {str(counts)[:80]}, expected {len(family)} whole numbers of 0 "
                 "or more"
             )
-    if len(sums.own) != len(family) or any(
-        own < all_of for own, all_of in zip(sums.own_weights, sums.weights, strict=True)
-    ):
-        raise UpdateError("sums: own_weights are smaller than weights, or own sums are missing")
+    _check_own_weights(sums, family)
+    _check_heads(sums)
     trained = [k for k in numbers if sums.weights[k - 1]]
     held = {name for k in trained for name in family.layout(k)}
     shared = {n: info for n, info in family.global_layout.items() if n in held}
@@ -98,6 +97,39 @@ def check_sums(sums: Sums, family: Family, round_number: int, weighting: str) ->
         names = family.own_names(k) if sums.own_weights[k - 1] else ()
         own = {name: family.layout(k)[name] for name in names}
         _check_tensors("sums", f"submodel {k}'s ", sums.own[k - 1], own, wide=True)
+
+
+def _check_own_weights(sums: Sums, family: Family) -> None:
+    """Refuse weights of own tensors that those who trained them cannot have.
+
+    Who trains a submodel alone trains its own tensors too; where members are trained within, one
+    or another may have been left out.
+    """
+    if len(sums.own) != len(family):
+        raise UpdateError("sums: own sums are missing")
+    numbers = range(1, len(family) + 1)
+    for k in numbers:
+        within = [j for j in numbers if j == k or k in family.members_within(j)]
+        least = 0 if family.members_within(k) else sums.weights[k - 1]
+        most = sum(sums.weights[j - 1] for j in within)
+        if not least <= sums.own_weights[k - 1] <= most:
+            raise UpdateError(
+                f"sums: own_weights of submodel {k} are {sums.own_weights[k - 1]}, with these "
+                f"weights {least} to {most}"
+            )
+
+
+def _check_heads(sums: Sums) -> None:
+    """Refuse numbers of clients that cannot have gathered the weights of sums."""
+    for what in ("", "own_"):
+        weights, clients = getattr(sums, f"{what}weights"), getattr(sums, f"{what}clients")
+        equal = sums.weighting == "equal"
+        for weight, heads in zip(weights, clients, strict=True):
+            if heads > weight or (weight and not heads) or (equal and heads != weight):
+                raise UpdateError(
+                    f"sums: {what}clients are {str(clients)[:80]}, which cannot have gathered "
+                    f"{what}weights of {str(weights)[:80]}"
+                )
 
 
 def _check_tensors(

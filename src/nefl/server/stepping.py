@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from nefl.config import ServerConfig
-from nefl.errors import OwnCodeError
+from nefl.errors import ConfigError, OwnCodeError
 from nefl.nesting.coverage import cells
 from nefl.nesting.inside import trained_own
 from nefl.nesting.sets import memory_layout, set_layout, sets_of, shared_set_layout
 from nefl.nesting.spec import Family
 from nefl.own_code import own_code, place_of
+from nefl.server.aggregate import Aggregate
 from nefl.server.averages import Average, make_average
 from nefl.server.check import check_update
 from nefl.server.steps import Cell, ServerStep
-from nefl.state import ClientUpdate, ServerState, Tensors
+from nefl.state import ClientUpdate, ServerState, Sums, Tensors
 
 Corners = tuple[tuple[int, tuple[int, ...]], ...]
 """The submodels that hold a tensor, each with the shape of its corner."""
@@ -104,6 +105,7 @@ class Stepped:
         self._step = step
         self._who = f"server step {type(step).__name__} ({place_of(type(step))})"
         self._average = make_average(state, family, server)
+        self._called = server.average
         nothing = _nothing(state, family)
         # A set is a mean over clients, whatever their weights count by.
         alike = replace(server, weighting="equal")
@@ -130,6 +132,28 @@ class Stepped:
         self._clients[submodel] += 1
         for each in trained_own(update.trained, self._state, self._family, submodel):
             self._own_clients[each] += 1
+
+    def merge(self, sums: Sums) -> None:
+        """Count what an aggregator has summed up, or refuse it and leave everything as it was.
+
+        Raises:
+            ConfigError: if sums are not all that this average or its step needs of updates.
+            UpdateError: naming the tensor or the weight at fault.
+        """
+        if not isinstance(self._average, Aggregate):
+            raise ConfigError(
+                f"server.average {self._called!r} needs every update, not their sums: add them "
+                "here, or average by 'mean'"
+            )
+        if self._sent:
+            raise ConfigError(
+                f"{self._who}: clients send {', '.join(self._sent)} beside their weights, which "
+                "sums do not have; add their updates here, or take a step that needs no sets"
+            )
+        self._average.merge(sums)
+        for k in self._clients:
+            self._clients[k] += sums.clients[k - 1]
+            self._own_clients[k] += sums.own_clients[k - 1]
 
     @torch.no_grad()
     def finish(self) -> ServerState:

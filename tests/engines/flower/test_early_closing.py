@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import safetensors.torch
+import torch
 from flwr.app import Error, Message
 
 import nefl
@@ -12,6 +14,7 @@ from nefl.artifacts.checkpoint import state_sha256
 from nefl.artifacts.notes import read_log
 from nefl.config import ClientsConfig
 from nefl.config.reading import config_from, with_settings
+from nefl.engines.flower.messages import ARRAYS, WEIGHTS, to_arrays
 from nefl.engines.flower.server.mailbox import Grid
 from nefl.engines.serial import SerialEngine
 from nefl.errors import ConfigError
@@ -128,6 +131,25 @@ def test_updates_are_added_as_they_come_and_the_log_has_their_order(
     assert event["order"][-1] == 5  # its submodel is the largest, whose place was kept
     assert len(event["order"]) == 4
     assert not event["failures"]
+
+
+def test_an_update_that_is_refused_takes_no_place(few: Settings, tmp_path: Path) -> None:
+    changes = {"rounds": 1, "clients.over_select": 1.5, "clients.hold": 1e6}
+    grid = LocalGrid(site_client(), population(6))
+    node = next(n for n, c in grid.nodes.items() if c["partition-id"] == 5)
+
+    def spoil(reply: Message) -> Message:
+        tensors = safetensors.torch.load(reply.content.array_records[ARRAYS][WEIGHTS].data)
+        tensors["fc.bias"].fill_(torch.nan)
+        reply.content[ARRAYS] = to_arrays(tensors)
+        return reply
+
+    grid.tamper[node] = spoil
+    [event] = train_on(grid, with_settings(few, changes), tmp_path / "run")
+    assert sum(event["trained"].values()) == event["wanted"] == 4
+    [failure] = event["failures"]
+    assert failure["client"] == 5
+    assert "fc.bias has values that are not finite" in failure["reason"]
 
 
 def test_a_soft_deadline_closes_with_a_quorum(few: Settings, tmp_path: Path) -> None:

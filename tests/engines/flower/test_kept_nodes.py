@@ -1,4 +1,4 @@
-"""Nodes of `nefl flower node` for real: one is killed, is back by itself, and trains on."""
+"""Nodes of `nefl flower node` for real: one is killed, or not let in, and trains in the end."""
 
 import json
 import os
@@ -83,3 +83,32 @@ def test_a_killed_node_is_back_and_trains(tmp_path: Path) -> None:
     for number in set(range(NODES)) - {VICTIM}:
         assert "training in this process" not in logs[number], "its trainer answered every message"
         assert logs[number].count("Start `flwr-clientapp` process") >= 4
+
+
+def test_a_node_that_is_not_let_in_gets_in_by_itself(tmp_path: Path) -> None:
+    """Flower ends a SuperNode with 305 whose key is not registered, or that it believes online."""
+    out = tmp_path / "run"
+    changes = {"rounds": 2, "clients.count": 1, "clients.per_round": 1}
+    settings: dict[str, Any] = {**SETTINGS, **changes, "out": str(out)}
+    write_app(tmp_path / "nested", "digits", RunConfig(clients=ClientsConfig(count=1, per_round=1)))
+    with Loopback(tmp_path / "flower", secure=True) as loopback:
+        loopback.start_server()
+        loopback.start_node("node0", {"partition-id": 0, "num-partitions": 1})
+
+        def refusals() -> int:
+            return loopback.log("node0").read_text(errors="replace").count("Exit Code: 305")
+
+        wait_for(lambda: refusals() > 0, loopback)
+        loopback.register("node0")
+        loopback.run(tmp_path / "nested", settings)
+        wait_for(lambda: bool(events(out, "round")), loopback)
+        before = refusals()
+        for pid in descendants(loopback.pids()["node0"]):
+            os.kill(pid, signal.SIGKILL)
+        loopback.wait(limit=1500)
+        assert refusals() > before, "the SuperLink believed it online for a while"
+        assert loopback.alive("node0")
+    assert [event["round"] for event in events(out, "round")] == [1, 2]
+    assert "the SuperNode ended (exit code 1); starting it again" in loopback.log(
+        "node0"
+    ).read_text(errors="replace")

@@ -98,19 +98,29 @@ class SuperLink:
         self._replies: dict[str, Message] = {}
         self._parts: dict[str, bytes] = {}
 
-    def announce(self, number: str, reply: Message, *, withhold: bool = False) -> None:
+    def announce(
+        self, number: str, reply: Message, *, withhold: bool = False, spoil: bool = False
+    ) -> None:
         reply.metadata.__dict__["_message_id"] = reply.object_id
         self._replies[number] = reply
         parts = {key: part.deflate() for key, part in get_all_nested_objects(reply).items()}
+        if spoil:  # of the right size and kind, and no message
+            head, _, body = parts[reply.object_id].partition(b"\0")
+            parts[reply.object_id] = head + b"\0" + b"\xff" * len(body)
         self._parts |= parts
         self.withheld |= parts.keys() if withhold else set()
 
     def PullMessages(self, request: Any) -> PullAppMessagesResponse:  # noqa: N802 - Flower's name
         self.requests.append(len(request.message_ids))
-        there = [self._replies.pop(n) for n in request.message_ids if n in self._replies]
+        there = {n: self._replies.pop(n) for n in request.message_ids if n in self._replies}
+        headings = []
+        for number, message in there.items():
+            heading = message_to_proto(remove_content_from_message(message))
+            heading.metadata.reply_to_message_id = number  # by its own books
+            headings.append(heading)
         return PullAppMessagesResponse(
-            messages_list=[message_to_proto(remove_content_from_message(m)) for m in there],
-            message_object_trees=[get_object_tree(m) for m in there],
+            messages_list=headings,
+            message_object_trees=[get_object_tree(m) for m in there.values()],
         )
 
     def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802 - Flower's name
@@ -154,6 +164,20 @@ def test_one_request_asks_for_many_replies_and_each_is_brought_in_alone(
     [late] = until(lambda: mailbox.fetch([numbers[3]]), 1)
     assert late.metadata.reply_to_message_id == numbers[3]
     assert not mailbox.busy(numbers[3])
+
+
+def test_a_reply_that_is_none_costs_that_reply_alone(superlink: SuperLink) -> None:
+    """A node writes all of it, also which message it answers."""
+    mailbox = Mailbox(flower_grid(superlink))
+    sound, spoilt, anothers = numbers = [f"{place:064x}" for place in range(3)]
+    superlink.announce(sound, answer(sound, 0))
+    superlink.announce(spoilt, answer(spoilt, 1), spoil=True)
+    superlink.announce(anothers, answer(sound, 2))
+    found = {m.metadata.reply_to_message_id: m for m in until(lambda: mailbox.fetch(numbers), 3)}
+    assert found.keys() == set(numbers)
+    assert found[sound].content["told"]["place"] == 0
+    assert "cannot be read" in str(found[spoilt].error.reason)
+    assert "answers another message" in str(found[anothers].error.reason)
 
 
 def answer(number: str, place: int) -> Message:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -71,7 +72,7 @@ def serving(place: Path, *, memory: int = ROOM, most: int = handover.MOST_BYTES)
     listener = listen_at(place)
 
     def serve() -> None:
-        with suppress(OSError):  # it was shut down below
+        with suppress(OSError), listener:  # it was shut down below
             reasons.append(Trainer(memory, most).serve(listener))
 
     thread = threading.Thread(target=serve)
@@ -179,14 +180,29 @@ def test_without_a_trainer_the_client_answers_itself(
     assert len(caplog.records) == 2
 
 
-def test_another_run_gets_another_trainer(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_run_gets_another_trainer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code and data of a run are loaded once; those of the next may have changed."""
-    with serving(place) as (reasons, thread):
+    monkeypatch.setattr(warm_client, "load_client", no_fallback)
+    state = RecordDict()
+    with serving(place) as (reasons, thread), ThreadPoolExecutor() as pool:
+        ask("first", run=1)
+        asked = pool.submit(ask, "second", run=2, state=state)
+        thread.join()
+        with serving(place) as (later, _):  # as whoever keeps it starts another
+            asked.result()
+            assert not later
+    assert reasons == ["it was asked for another run"]
+    assert state["seen"]["times"] == 1
+
+
+def test_without_another_trainer_the_client_answers_itself(
+    place: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_client, "NEXT_SECONDS", 0.0)
+    with serving(place):
         ask("first", run=1)
         ask("second", run=2)
-        thread.join()
-    assert reasons == ["it was asked for another run"]
-    assert "it serves another run" in caplog.text
+    assert caplog.text.count("training in this process") == 1
 
 
 def test_a_trainer_that_holds_too_much_ends(place: Path) -> None:

@@ -40,6 +40,9 @@ def test_one_that_was_mended_is_no_longer_refused() -> None:
     refused = {"event": "refused", "node": "71", "name": "kitchen", "reason": "no such file"}
     [node] = nodes_of([refused, JOINED])
     assert (node.state, node.client) == ("there", 0)
+    [node] = nodes_of([{**refused, "node": "70"}, JOINED])  # it has come back as another one
+    assert (node.state, node.client) == ("there", 0)
+    assert nodes_of([refused, {"event": "resume", "round": 0}]) == []  # it has to come again
 
 
 def test_rounds_that_a_resumed_run_makes_again_count_once() -> None:

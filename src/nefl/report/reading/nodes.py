@@ -59,8 +59,10 @@ def nodes_of(log: Iterable[Mapping[str, Any]]) -> list[Node]:
             # Later rounds are made again, and nodes have to come again.
             rounds = [e for e in rounds if _round(e) <= _round(event)]
             _all_gone(clients, event)
+            outside = {}
         elif kind == "joined" and isinstance(client, int):
-            outside.pop(str(event.get("node")), None)
+            known = {str(event.get("node")), _name(event)}
+            outside = {n: node for n, node in outside.items() if not {n, node.name} & known}
             _join(clients, client, event)
         elif kind == "left" and client in clients:
             clients[client].state, clients[client].since = "gone", str(event.get("time", ""))

@@ -11,6 +11,8 @@ import logging
 import os
 import socket
 import sys
+import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,10 @@ SITE_CLIENT = "nefl.engines.flower.node.site_client:site_client"
 
 GREETING_SECONDS = 10.0
 """How long a trainer may take to say that it is there; one that is busy with another does not."""
+
+NEXT_SECONDS, LOOK_SECONDS = 60.0, 0.1
+"""How long the next trainer is waited for when this one serves another run, and how often it is
+looked for. Training in this process would load what it loads, at the same time."""
 
 _LOG = logging.getLogger("nefl")
 
@@ -105,22 +111,64 @@ def _ask_trainer(
         OSError: if there is no trainer, it does not greet, or it ends on the way.
         HandoverError: if it is not this user's, serves another run, or the message is too large.
     """
-    check_place(place)
     parts = write_parts(message, context)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(GREETING_SECONDS)
-        connection.connect(str(place))
-        check_peer(connection)
-        greeting, _ = receive(connection)
-        connection.settimeout(None)  # training takes as long as it takes
-        whose = {"nefl": version("nefl"), "run": context.run_id, "path": sys.path, "app": app}
-        send(connection, {"whose": whose}, parts, int(greeting["most"]))
-        heading, parts_back = receive(connection)
+    whose = {"nefl": version("nefl"), "run": context.run_id, "path": sys.path, "app": app}
+    heading, parts_back = _hand_over(_call(place), whose, parts)
+    if "refused" in heading:
+        heading, parts_back = _hand_over(_call_next(place), whose, parts)
     if "refused" in heading:
         raise HandoverError(str(heading["refused"]))
     if "raised" in heading:
         return _raised(heading)
     return read_parts(parts_back)
+
+
+def _call(place: Path) -> tuple[socket.socket, int]:
+    """Return a connection to the trainer, and the bytes that it takes, once it has greeted.
+
+    Raises:
+        OSError: if there is no trainer, or it does not greet.
+        HandoverError: if it is not this user's.
+    """
+    check_place(place)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(GREETING_SECONDS)
+        connection.connect(str(place))
+        check_peer(connection)
+        greeting, _ = receive(connection)
+        return connection, int(greeting["most"])
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _call_next(place: Path) -> tuple[socket.socket, int]:
+    """Return a connection to the trainer that is started in place of one that ends.
+
+    Raises:
+        OSError: if none comes.
+        HandoverError: if it is not this user's.
+    """
+    until = time.monotonic() + NEXT_SECONDS
+    while True:
+        try:
+            return _call(place)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(LOOK_SECONDS)
+
+
+def _hand_over(
+    called: tuple[socket.socket, int], whose: dict[str, Any], parts: Sequence[bytes]
+) -> tuple[dict[str, Any], list[bytearray]]:
+    """Send what is to be done, and return what comes back."""
+    connection, most = called
+    with connection:
+        connection.settimeout(None)  # training takes as long as it takes
+        send(connection, {"whose": whose}, parts, most)
+        return receive(connection)
 
 
 def _raised(heading: dict[str, Any]) -> Exception:

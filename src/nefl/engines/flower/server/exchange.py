@@ -14,6 +14,7 @@ from flwr.app import Message, MessageType
 from nefl.engines.flower.messages import REASON_LENGTH, Order, content_bytes
 from nefl.engines.flower.server.task_messages import Link, Weights
 from nefl.errors import UpdateError
+from nefl.server.check import check_update
 from nefl.server.closing import ClosingRule, Places
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
@@ -130,7 +131,7 @@ class Exchange:
     def _seated(self, places: Places, waiting: dict[int, ClientUpdate]) -> Iterator[Result]:
         """Yield failures, and updates that have a place; the others wait for one."""
         for place in list(self._results):
-            result, task = self._results.pop(place), self._tasks[place]
+            result, task = self._checked(self._results.pop(place)), self._tasks[place]
             if isinstance(result, ClientFailure):
                 yield result
                 seated = places.lose(task)
@@ -139,6 +140,16 @@ class Exchange:
                 seated = places.take(task, self._lasted)
             for each in seated:
                 yield waiting.pop(each.client)
+
+    def _checked(self, result: Result) -> Result:
+        """Return an update that can count, or a failure: no place is for what will be refused."""
+        if isinstance(result, ClientUpdate):
+            link = self._link
+            try:
+                check_update(result, link.family, result.task.round_number, link.sends)
+            except UpdateError as error:
+                return ClientFailure(result.task, str(error)[:REASON_LENGTH])
+        return result
 
     def _late(self, sent: Sent) -> ClientFailure:
         reason = f"{sent.who}: the round closed after {self._lasted:.1f} s, before its reply came"

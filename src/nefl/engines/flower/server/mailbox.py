@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from nefl.engines.flower.server.announced import announced
@@ -89,7 +91,7 @@ class Mailbox:
         for number, look in looks.items():
             if look.done():
                 del self._looking[number]
-                replies += look.result()
+                replies += _sound(number, look)
         return replies
 
     def busy(self, number: str) -> bool:
@@ -106,3 +108,34 @@ class Mailbox:
     def nodes(self) -> dict[int, str]:
         """Return the nodes that are there, each with the name its operator registered, if any."""
         return {node.node_id: node.name for node in self._grid.get_nodes()}
+
+
+def _sound(number: str, look: "Future[list[Message]]") -> list[Message]:
+    """Return the reply to a message, if it is there; an error in its place if it is none.
+
+    A reply is put together from what its node has written, its own metadata included. Whatever is
+    wrong with that must cost this reply alone.
+    """
+    try:
+        replies = look.result()
+    except Exception as error:  # anything may come of parts that are no message
+        return [_no_reply(number, f"its reply cannot be read ({type(error).__name__}: {error})")]
+    if any(reply.metadata.reply_to_message_id != number for reply in replies):
+        return [_no_reply(number, "its reply says that it answers another message")]
+    return replies
+
+
+def _no_reply(number: str, reason: str) -> Message:
+    """Return an error as Flower gives it where a reply cannot be had."""
+    metadata = Metadata(
+        run_id=0,
+        message_id="",
+        src_node_id=0,
+        dst_node_id=0,
+        reply_to_message_id=number,
+        group_id="",
+        created_at=0.0,
+        ttl=0.0,
+        message_type="system",
+    )
+    return make_message(metadata, error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
