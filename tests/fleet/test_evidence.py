@@ -17,6 +17,7 @@ from nefl.fleet.chain import Group
 from nefl.fleet.evidence import TrainedScore, spread, warm_up_config
 from nefl.fleet.fitting import _candidates, _with_full_alone, fit_family
 from nefl.fleet.kinds import FleetFile
+from nefl.fleet.laboratory import WORST
 from nefl.running.assembly import assemble
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.server.devices import Numbers
@@ -124,7 +125,7 @@ def test_a_metric_that_is_no_number_spoils_no_other() -> None:
     candidates = listed(small_run(model__method="nefl-wd"))
     places = spread(candidates, 12, seed=0)
     values = [evidence._worth(float(np.sqrt(candidates.widths[place])), "up") for place in places]
-    values[3] = evidence._worth(-evidence.WORST, "up")
+    values[3] = evidence._worth(-WORST, "up")
     expected, _ = evidence._expected(candidates, (places, values))
     assert np.isfinite(expected).all()
     others = np.delete(places, 3)
