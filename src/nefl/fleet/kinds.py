@@ -173,7 +173,7 @@ def _explain(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] in _UNKNOWN:
         of_device = "devices" in first["loc"]
-        if of_device and first["loc"][-1] in (f.name for f in fields(FleetFile)):
+        if of_device and first["loc"][-1] in [f.name for f in fields(FleetFile)]:
             return f"{key} is of the whole fleet; write it above the first [[devices]]"
         part = Kind if of_device else FleetFile
         return f"{key} is not a setting; known are {', '.join(f.name for f in fields(part))}"

@@ -206,8 +206,7 @@ def reported_devices(run: Path, bandwidth: float | None = None) -> list[Measured
             )
             for p, s in timed
         )
-        told = isinstance(memory, int | float) and memory > 0
-        known = memory / HEADROOM if told else None
+        known = memory / HEADROOM if isinstance(memory, int | float) and memory > 0 else None
         found[name] = MeasuredDevice(name, probes, known, bandwidth=bandwidth)
     if not found:
         raise RunError(
