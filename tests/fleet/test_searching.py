@@ -71,7 +71,7 @@ def test_a_search_keeps_to_its_budget_and_goes_on_where_it_stopped(run: Path) ->
 def test_what_was_trained_is_searched_as_it_was_trained(run: Path) -> None:
     family = open_run(run).setting.family
     params = [count_params(family.meta_module(k)) for k in range(1, len(family) + 1)]
-    assert family.specs[1].stage_width(0) * STEPS % 1, "no width of the space"
+    assert family.specs[0].stage_width(0) * STEPS % 1, "no width of the space"
     found = search_run(run, Budget(params=params[1]), population=3, generations=1, examples=20)
     by_number = {each.trained: each for each in found.scored if each.trained}
     assert by_number.keys() == {1, 2}
