@@ -1,9 +1,14 @@
+import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import typer
 
+from nefl.cli.progress import ScoredLines
+from nefl.cli.terminal import Terminal
+from nefl.cli.train import EXIT_INTERRUPTED, goes_on_later
 from nefl.config.reading import config_from, read_config
 from nefl.fleet.kinds import read_fleet
 from nefl.running.assembly import assemble
@@ -54,6 +59,8 @@ def test_what_a_design_refuses(tmp_path: Path) -> None:
         (["resnet8", "--devices", "none.toml"], "none.toml: cannot be read"),
         (["resnet9", "--devices", "fleet.toml"], "model 'resnet9' is unknown"),
         (["resnet8", "--devices", "fleet.toml", "--set", "model.ratios=[1]"], "design decides"),
+        (["resnet8", "--devices", "fleet.toml", "--figure", "f.gif"], "ends with .svg"),
+        (["resnet8", "--devices", "fleet.toml", "--figure", "no/f.svg"], "no/f.svg: cannot be"),
     ):
         done = call("design", *arguments, "-o", "r.toml", cwd=tmp_path)
         assert done.returncode == 2
@@ -108,10 +115,29 @@ def test_a_design_by_evidence_goes_on_with_its_warm_up(
     for arguments, words in (
         ([*given, "--rounds", "2"], "r.warm-up: holds another run than the warm-up"),
         ([*given[:-8], "--tries", "2"], "--tries 2: give 4 or more"),
-        ([*given[:5], "--rounds", "2"], "--rounds: without --score trained nothing is trained"),
+        (
+            [*given[:5], "--rounds", "0", "--tries", "5"],
+            "--rounds and --tries: without --score trained nothing is trained",
+        ),
         ([*given[:5], "--score", "trained"], "say with --warm-up in which folder to train"),
     ):
         refused = call("design", *arguments, cwd=tmp_path)
         assert refused.returncode == 2, arguments
         assert words in refused.stderr
         assert not (tmp_path / "r.toml").exists()
+
+
+def test_how_many_are_scored_is_said_at_the_end_if_not_before() -> None:
+    said = io.StringIO()
+    lines = ScoredLines(Terminal(file=said))
+    lines(1, 2)
+    assert said.getvalue() == ""
+    lines(2, 2, ", best 0.5000: width = 1")
+    assert said.getvalue() == "2 of 2 members scored, 0 s left, best 0.5000: width = 1\n"
+
+
+def test_what_is_stopped_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as raised, goes_on_later():
+        raise KeyboardInterrupt
+    assert raised.value.exit_code == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "stopped; the same command goes on from here\n"

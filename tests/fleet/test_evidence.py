@@ -17,6 +17,7 @@ from nefl.fleet.chain import Group
 from nefl.fleet.evidence import TrainedScore, spread, warm_up_config
 from nefl.fleet.fitting import _candidates, _with_full_alone, fit_family
 from nefl.fleet.kinds import FleetFile
+from nefl.fleet.laboratory import WORST
 from nefl.running.assembly import assemble
 from nefl.server.cohort import assign_submodels, sample_cohort
 from nefl.server.devices import Numbers
@@ -70,8 +71,9 @@ def test_a_warm_up_is_trained_once_and_what_was_scored_is_kept(tmp_path: Path) -
     narrow = [Group((0,), 1.0, candidates.widths < 0.3)]
     replace(score, tries=8)(candidates, narrow)
     assert asked[-1][0] < 8, "what fits is scored once, and nothing else is left to try"
-    with pytest.raises(ConfigError, match=r"w: holds another run than the warm-up of this design"):
-        replace(score, rounds=2)(candidates, groups)
+    for other in (replace(score, rounds=2), replace(score, config=small_run(data__train=90))):
+        with pytest.raises(ConfigError, match=r"w: holds another run than the warm-up of this"):
+            other(candidates, groups)
 
 
 def test_in_a_warm_up_every_client_holds_all_members() -> None:
@@ -107,3 +109,24 @@ def test_the_others_are_told_from_those_that_were_scored() -> None:
     others = np.setdiff1d(np.arange(len(candidates)), places)
     assert spearmanr(expected[others], truth[others]).statistic > 0.9
     assert unsure[others].mean() > unsure[places].mean()
+
+
+def test_a_metric_of_which_less_is_better_is_never_expected_to_be_below_none() -> None:
+    candidates = listed(small_run(model__method="nefl-wd"))
+    loss = 3 * (candidates.costs.params / candidates.costs.params[0]) ** -1.5
+    places = spread(candidates, 12, seed=0)[:8]  # the larger ones are not scored
+    known = (places, [evidence._worth(float(loss[place]), "down") for place in places])
+    expected, _ = evidence._expected(candidates, known)
+    assert spearmanr(expected, -loss).statistic > 0.9
+    assert np.exp(expected).max() < 10 / loss.min(), "no metric near 0 out of nothing"
+
+
+def test_a_metric_that_is_no_number_spoils_no_other() -> None:
+    candidates = listed(small_run(model__method="nefl-wd"))
+    places = spread(candidates, 12, seed=0)
+    values = [evidence._worth(float(np.sqrt(candidates.widths[place])), "up") for place in places]
+    values[3] = evidence._worth(-WORST, "up")
+    expected, _ = evidence._expected(candidates, (places, values))
+    assert np.isfinite(expected).all()
+    others = np.delete(places, 3)
+    assert spearmanr(expected[others], candidates.widths[others]).statistic > 0.8

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nefl.config import MemberConfig, ModelConfig, RunConfig
+from nefl.config import MemberConfig, ModelConfig, RunConfig, WireConfig
 from nefl.config.reading import config_from, with_settings
 from nefl.errors import ConfigError
 from nefl.fleet.candidates import list_candidates
-from nefl.fleet.costs import cost_of_spec
+from nefl.fleet.costs import Training, cost_of_spec
 from nefl.fleet.fitting import FittedFamily, fit_family
 from nefl.fleet.kinds import LATENCY, MEMORY, RUN_MEMORY, TIME, FleetFile, Kind, read_fleet
 from nefl.methods import family_of
@@ -104,6 +104,9 @@ def test_each_budget_limits_by_itself() -> None:
     devices = tuple(replace(kind, name=name) for name, (kind, _) in kinds.items())
     fleet = FleetFile((*devices, STRONG), deadline=1.0)
     found = fit_family(small_run(), fleet)
+    assert found.notes == ()
+    few = fit_family(small_run(), FleetFile((replace(STRONG, examples=24),), deadline=1.0))
+    assert few.notes[0].startswith("device 'server' has 24 examples, and clients of this run up to")
     for placed, (_, budget) in zip(found.placements, kinds.values(), strict=False):
         assert placed.member < len(found.family), budget
         assert budget in placed.why
@@ -121,6 +124,16 @@ def test_costs_of_the_method_count() -> None:
     assert found.family.specs[1].width == 0.5, "the member inside takes time too"
     assert found.family.within == ((), (1,), (1,))
     assert found.placements[1].why.startswith("with what the method adds width 0.75")
+
+
+def test_what_travels_encoded_takes_less_time() -> None:
+    sent = prices()[-1].payload_bytes
+    fleet = FleetFile((replace(STRONG, bandwidth=float(sent)),), deadline=1.0)
+    with pytest.raises(ConfigError, match="has 1 s time and it takes 2 s"):
+        fit_family(small_run(), fleet)
+    found = fit_family(small_run(wire={"down": "int8", "up": "int8"}), fleet)
+    assert found.placements[0].member == len(found.family) == 1
+    check_kept(found, fleet)
 
 
 def test_members_nest_and_are_no_more_than_asked_for() -> None:
@@ -157,6 +170,13 @@ def test_a_device_that_nothing_fits_is_named_with_its_budget() -> None:
 def test_a_model_that_too_few_can_train_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no device can train.*'phone' \(100%\).*width 0.75"):
         fit_family(small_run(), FleetFile((middling(),)))
+    with pytest.raises(ConfigError, match="at least 100% must.*, or more --members$"):
+        fit_family(small_run(), FleetFile((middling(), STRONG)), members=1)
+    work = prices()[-1].train_macs * 25 * 2
+    just = Kind("phone", 1e12, 1.05 * work, 1e12)
+    within = small_run(model__method="within", model__method_options={"family": "nefl-w"})
+    with pytest.raises(ConfigError, match="has 1 s time and with what the method adds it takes"):
+        fit_family(within, FleetFile((middling(0), replace(just, name="a")), deadline=1.0))
     few = FleetFile((replace(middling(), share=99), STRONG))
     with pytest.raises(ConfigError, match="only 1% of the population.*lower --coverage"):
         fit_family(small_run(), few)
@@ -190,10 +210,11 @@ def test_ranks_for_a_fleet(lora_settings: dict[str, Any]) -> None:
 def test_costs_of_candidates_add_up(model: str) -> None:
     signature = find_design(model).usual
     family = family_of(ModelConfig(model, members=(MemberConfig(),)), signature)
-    settings: dict[str, Any] = {"widths": (0.5,), "deep": True, "batch_size": 4, "copies": 1}
+    how = Training(4, copies=1, wire=WireConfig(down="int8", up="bfloat16"))
+    settings: dict[str, Any] = {"widths": (0.5,), "deep": True, "training": how}
     found = list_candidates(family, signature, alike=model in MODELS, **settings)
     for index in (len(found) // 3, len(found) - 1):
-        exact = cost_of_spec(family, found.spec(index), signature, 4, 1)
+        exact, _ = cost_of_spec(family, found.spec(index), signature, how)
         assert found.costs.table[index] == pytest.approx(exact), found.describe(index)
 
 
@@ -219,6 +240,9 @@ def test_a_fleet_is_read_with_units(tmp_path: Path) -> None:
         ("bandwidth = 5\n", "", "devices.0.bandwidth is missing"),
         (good, "deadline = 1\n", "devices is missing"),
         (good, "devices = []\n", "give at least one"),
+        ('memory = "2MB"', "memroy = 1", r"devices\.0\.memroy is not a setting; known are name"),
+        ("share = 3", "deadline = 3", r"deadline is of the whole fleet; write it above the first"),
+        (good, "[devices]\nname = 'a'\n", r"write \[\[devices\]\] above each kind"),
     ):
         path.write_text(good.replace(old, new))
         with pytest.raises(ConfigError, match=words):

@@ -117,6 +117,8 @@ def test_any_spec_whose_corners_exist_can_be_cut(digits_run: Path, elastic_file:
     found = float((module(inputs).argmax(1) == labels).float().mean())
     assert spec not in trained.family.specs
     assert found > 0.2
+    as_full = nefl.SubmodelSpec(spec.blocks, 0.99)  # so wide that no channel is left out
+    assert cut(trained, as_full, batches)(inputs).shape == (100, 10)
     with pytest.raises(nefl.NeflError, match="blocks"):
         cut(trained, nefl.SubmodelSpec(((1.0, 1.0), (1.0,), (1.0,))), batches)
 

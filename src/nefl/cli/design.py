@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any, Literal, cast
 
 import typer
@@ -13,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from nefl.artifacts.notes import to_json
-from nefl.cli.progress import LINE_SECONDS, ProgressObserver, show_duration
+from nefl.cli.progress import ProgressObserver, ScoredLines
 from nefl.cli.terminal import Terminal, console_for_tables, say
-from nefl.cli.train import DEFAULT_RECIPE, EXIT_INTERRUPTED, terminate_as_interrupt
-from nefl.cli.user_files import write_output
+from nefl.cli.train import DEFAULT_RECIPE, goes_on_later
+from nefl.cli.user_files import check_output, write_output
 from nefl.config import RunConfig
 from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.errors import ConfigError
@@ -27,7 +26,7 @@ from nefl.fleet.kinds import LATENCY, MEMORY, RUN_MEMORY, TIME, read_fleet
 from nefl.recipes import recipe_values
 from nefl.recipes.writing import to_toml
 from nefl.report.figures.family import family_figure
-from nefl.report.figures.vega import draw
+from nefl.report.figures.vega import check_format, draw
 from nefl.wording import counted, show_bytes, show_count
 
 
@@ -62,7 +61,9 @@ def design(
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of the warm-up; a fifth of the recipe's if left out.")
     ] = None,
-    tries: Annotated[int, typer.Option(help="Members that are scored after it.")] = TRIES,
+    tries: Annotated[
+        int | None, typer.Option(help=f"Members that are scored after it; {TRIES} if left out.")
+    ] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the family: .svg, .png, .pdf or .json.")
     ] = None,
@@ -84,13 +85,13 @@ def design(
     }
     config = config_from(with_settings(values, given), recipe)
     evidence = _evidence(config, score, warm_up, rounds, tries, out)
-    try:
-        with evidence as scored, terminate_as_interrupt():
-            found = fit_family(config, fleet, members=members, coverage=coverage, score=scored)
-    except KeyboardInterrupt:
-        stopped = "stopped; the same command goes on from here"
-        Terminal(stderr=True, soft_wrap=True).print(Text(stopped))
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    for path in (out, figure):
+        if path is not None:  # not only after a warm-up
+            check_output(path)
+    if figure is not None:
+        check_format(figure)
+    with goes_on_later(), evidence as scored:
+        found = fit_family(config, fleet, members=members, coverage=coverage, score=scored)
     if out is not None:
         write_output(out, recipe_text(found, devices))
     if figure is not None:
@@ -108,16 +109,18 @@ def _evidence(
     score: str,
     warm_up: Path | None,
     rounds: int | None,
-    tries: int,
+    tries: int | None,
     out: Path | None,
 ) -> Iterator[TrainedScore | None]:
     """Return the score by a warm-up, if that is asked for."""
     if score == "size":
-        given = [flag for flag, value in (("--warm-up", warm_up), ("--rounds", rounds)) if value]
+        flags = {"--warm-up": warm_up, "--rounds": rounds, "--tries": tries}
+        given = [flag for flag, value in flags.items() if value is not None]
         if given:
             raise ConfigError(f"{' and '.join(given)}: without --score trained nothing is trained")
         yield None
         return
+    tries = TRIES if tries is None else tries
     if tries < FEWEST:
         raise ConfigError(f"--tries {tries}: give {FEWEST} or more, or nothing can be told")
     if warm_up is None and out is None:
@@ -126,31 +129,16 @@ def _evidence(
     length = rounds if rounds is not None else max(1, config.rounds // 5)
     console = Terminal(stderr=True, soft_wrap=True)
     observer = ProgressObserver(length, console)
-    lines = _ScoredLines(console, observer)
+    lines = ScoredLines(console)
+
+    def scored(done: int, total: int) -> None:
+        observer.close()
+        lines(done, total)
+
     try:
-        yield TrainedScore(config, folder, length, tries, observers=(observer,), progress=lines)
+        yield TrainedScore(config, folder, length, tries, observers=(observer,), progress=scored)
     finally:
         observer.close()
-
-
-class _ScoredLines:
-    """Says on the standard error how many members are scored, and how long the others take."""
-
-    def __init__(self, console: Terminal, training: ProgressObserver) -> None:
-        self._console, self._training = console, training
-        self._started = self._last = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        """Take note of a member that was scored; now and then say so."""
-        now = monotonic()
-        if done == 1:
-            self._training.close()
-            self._started = now
-        if now - self._last >= LINE_SECONDS or done == total:
-            self._last = now
-            left = (now - self._started) / max(1, done - 1) * (total - done)
-            said = f"{done} of {total} members scored, {show_duration(left)} left"
-            self._console.print(Text(said))
 
 
 def recipe_text(found: FittedFamily, devices: Path) -> str:

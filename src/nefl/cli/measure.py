@@ -9,6 +9,7 @@ from nefl.cli.profile import parse_shape
 from nefl.cli.terminal import say
 from nefl.cli.user_files import write_output
 from nefl.elastic.budget import BYTES, parse_amount
+from nefl.engines.machine import HEADROOM
 from nefl.errors import ConfigError
 from nefl.estimate.family import signature_of
 from nefl.fleet.measuring import (
@@ -51,7 +52,8 @@ def measure(
     if url is not None:
         known = measure_bandwidth(url)
     if run is not None:
-        text = entries_text(reported_devices(run, known), f"what nodes of {run.name} told")
+        how = f"what nodes of {run.name} told, {1 - 1 / HEADROOM:.0%} of their memory left free"
+        text = entries_text(reported_devices(run, known), how)
     else:
         if not 1 <= batch <= 65_536 or not 1 <= threads <= 1024:
             raise ConfigError(f"batch {batch}, threads {threads}: give 1 to 65536, and 1 to 1024")

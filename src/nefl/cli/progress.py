@@ -16,6 +16,36 @@ LINE_SECONDS = 10
 """Seconds between plain lines, where no evaluation has something to say earlier."""
 
 
+class ScoredLines:
+    """Says now and then how many members are scored, and how long the others take.
+
+    Args:
+        console: where to write.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = self._last = monotonic()
+        self._first: int | None = None
+
+    def __call__(self, done: int, total: int, more: str = "") -> None:
+        """Take note of members that are scored.
+
+        Args:
+            done: how many are.
+            total: how many will be.
+            more: what is said behind that.
+        """
+        now = monotonic()
+        if self._first is None:  # what came before it was another work
+            self._first, self._started = done, now
+        if now - self._last >= LINE_SECONDS or done == total:
+            self._last = now
+            left = (now - self._started) / max(1, done - self._first) * (total - done)
+            said = f"{done} of {total} members scored, {show_duration(left)} left{more}"
+            self._console.print(Text(said))
+
+
 class ProgressObserver(Observer):
     """Shows rounds done, time left, losses, what was measured, and every failed client.
 

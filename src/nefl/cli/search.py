@@ -3,7 +3,6 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +12,9 @@ from rich.text import Text
 
 from nefl.artifacts.notes import to_json
 from nefl.artifacts.searched import read_searched
-from nefl.cli.progress import LINE_SECONDS, show_duration
+from nefl.cli.progress import ScoredLines
 from nefl.cli.terminal import Terminal, console_for_tables, say
-from nefl.cli.train import TrustCode
+from nefl.cli.train import TrustCode, goes_on_later
 from nefl.elastic.budget import parse_budget
 from nefl.fleet.laboratory import Scored
 from nefl.fleet.searching import EXAMPLES, Found, search_run
@@ -39,39 +38,27 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Find the best member within a budget, trained or not, by cutting and scoring."""
-    found = search_run(
-        run,
-        parse_budget(fits),
-        population=population,
-        generations=generations,
-        examples=examples,
-        seed=seed,
-        best=best,
-        trust_code=trust_code,
-        progress=_Lines(),
-    )
+    lines = ScoredLines(Terminal(stderr=True, soft_wrap=True))
+
+    def scored(done: int, total: int, ahead: Scored | None) -> None:
+        lines(done, total, "" if ahead is None else f", best {ahead.score:.4f}: {ahead.member}")
+
+    with goes_on_later():
+        found = search_run(
+            run,
+            parse_budget(fits),
+            population=population,
+            generations=generations,
+            examples=examples,
+            seed=seed,
+            best=best,
+            trust_code=trust_code,
+            progress=scored,
+        )
     if as_json:
         say(to_json(report_of(found), indent=2))
     else:
         _show(found, run)
-
-
-class _Lines:
-    """Says on the standard error how far a search is, and how long it will take."""
-
-    def __init__(self) -> None:
-        self._console = Terminal(stderr=True, soft_wrap=True)
-        self._started = self._last = monotonic()
-
-    def __call__(self, done: int, total: int, best: Scored | None) -> None:
-        """Take note of a member that was scored; now and then say so."""
-        now = monotonic()
-        if now - self._last < LINE_SECONDS and done < total:
-            return
-        self._last = now
-        left = (now - self._started) / max(1, done) * (total - done)
-        so_far = "" if best is None else f", best {best.score:.4f}: {best.member}"
-        self._console.print(Text(f"{done} of {total} members, {show_duration(left)} left{so_far}"))
 
 
 def report_of(found: Found) -> dict[str, Any]:

@@ -244,6 +244,18 @@ def _carry_out(
 
 
 @contextmanager
+def goes_on_later() -> Iterator[None]:
+    """Say, when it is stopped, that a command keeps what it has done so far."""
+    try:
+        with terminate_as_interrupt():
+            yield
+    except KeyboardInterrupt:
+        stopped = "stopped; the same command goes on from here"
+        Terminal(stderr=True, soft_wrap=True).print(Text(stopped))
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
     """Let a polite end (SIGTERM) stop a run as Ctrl-C does, at a checkpoint.
 

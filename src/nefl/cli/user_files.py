@@ -1,8 +1,20 @@
 """Writing a table, figure or page to the file that the user named."""
 
+import os
 from pathlib import Path
 
 from nefl.errors import RunError
+
+
+def check_output(path: Path) -> None:
+    """Raise if a file cannot be written: before what takes long, not after it.
+
+    Raises:
+        RunError: naming the file.
+    """
+    there = path if path.exists() else path.parent
+    if path.is_dir() or not there.exists() or not os.access(there, os.W_OK):
+        raise RunError(f"{path}: cannot be written; name another file, in a folder that is there")
 
 
 def write_output(path: Path, content: str | bytes) -> None:

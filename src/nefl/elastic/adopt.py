@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nefl.elastic.file import TrainedFamily
-from nefl.errors import ConfigError
+from nefl.errors import ConfigError, NestingError
 from nefl.nesting.corners import corner, extract
 from nefl.nesting.frozen import load_learned
 from nefl.nesting.modules import Exit, measuring_norms, tracked_norms
@@ -197,14 +197,29 @@ def cut(trained: TrainedFamily, spec: SubmodelSpec, batches: Sequence[Tensor]) -
     Raises:
         NeflError: if the spec is no part of the full model.
     """
-    full = trained.family.specs[-1]
-    specs = (spec,) if spec == full else (spec, full)
-    family = Family(trained.family.build, specs, trained.family.per_submodel, "cut to measure")
-    fresh = family.initial_state(0)
-    state, _ = adopt(trained.state, fresh, family)
+    family, state = cut_alone(trained.family, trained.state, spec)
     with torch.random.fork_rng(devices=[]):  # its first weights are not kept
         module = family.build(spec)
     load_learned(module, extract(state, family, 1))
     module.requires_grad_(False)
     measure(module, batches)
     return module
+
+
+def cut_alone(
+    trained: Family, state: ServerState, spec: SubmodelSpec
+) -> tuple[Family, ServerState]:
+    """Return a family of one submodel that need not have been trained, with its weights.
+
+    What it has for itself comes from the smallest trained submodel with room for it. Shared norms
+    have no other submodel beside them there, so that its statistics can be taken anew.
+
+    Raises:
+        NeflError: if the spec is no part of the full model.
+    """
+    whole = tuple(map(len, trained.specs[-1].blocks))
+    if tuple(map(len, spec.blocks)) != whole:
+        raise NestingError(f"blocks: the full model has {whole} in its stages; describe as many")
+    family = Family(trained.build, (spec,), trained.per_submodel, "cut out of a trained family")
+    found, _ = adopt(state, family.initial_state(0), family)
+    return family, replace(found, round_number=state.round_number)

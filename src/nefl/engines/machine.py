@@ -8,6 +8,10 @@ import torch
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 
+HEADROOM = 1.25
+"""Kernels need scratch space beside what is counted: of what is free, training may take the rest.
+"""
+
 TIMING_SECONDS = 10.0
 """How long submodels may be timed, all together; larger ones are then left out."""
 

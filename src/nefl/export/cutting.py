@@ -8,11 +8,11 @@ from torch import Tensor
 
 from nefl.config import MemberConfig
 from nefl.config.learning import LORA
-from nefl.elastic.adopt import adopt, recalibrate
+from nefl.elastic.adopt import cut_alone, recalibrate
 from nefl.errors import ConfigError
 from nefl.export.source import Source
-from nefl.models.members import SOURCE, spec_of
-from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.models.members import spec_of
+from nefl.nesting.spec import SubmodelSpec
 
 CALIBRATION, BATCH = 512, 128
 """Training examples over which the norms of such a member are measured, and how many at once."""
@@ -38,17 +38,11 @@ def member_spec(source: Source, member: MemberConfig) -> SubmodelSpec:
 def cut_source(source: Source, spec: SubmodelSpec) -> Source:
     """Return a run's weights with one member, number 1, that need not have been trained.
 
-    What it has for itself comes from the smallest trained submodel with room for it; its norms are
-    measured anew.
+    Its norms are measured anew.
 
     Raises:
         NeflError: if the spec is no part of the full model.
     """
-    trained = source.setting.family
-    full = trained.specs[-1]
-    specs = (spec,) if spec == full else (spec, full)
-    family = Family(trained.build, specs, trained.per_submodel, SOURCE)
-    state, _ = adopt(source.state, family.initial_state(0), family)
+    family, state = cut_alone(source.setting.family, source.state, spec)
     state = recalibrate(state, family, calibration_batches(source))
-    state = replace(state, round_number=source.state.round_number)
     return Source(replace(source.setting, family=family), state)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nefl.config import MemberConfig
-from nefl.fleet.costs import COLUMNS, Costs, cost_of_spec
+from nefl.fleet.costs import COLUMNS, Costs, Training, cost_of_spec
 from nefl.models.rules import BALANCE, depths, leading
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Blocks, Family, SubmodelSpec
@@ -22,7 +22,7 @@ from nefl.server.devices import Numbers
 WIDTHS = tuple(sixteenths / 16 for sixteenths in range(1, 17))
 """The widths that members of a network may have."""
 
-_RUN, _SENT = COLUMNS.index("inference_memory"), COLUMNS.index("payload")
+_RUN = COLUMNS.index("inference_memory")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -115,8 +115,7 @@ def list_candidates(
     *,
     widths: Sequence[float],
     deep: bool,
-    batch_size: int,
-    copies: int,
+    training: Training,
     alike: bool,
     rank: int = 0,
 ) -> Candidates:
@@ -127,8 +126,7 @@ def list_candidates(
         signature: what it takes and gives.
         widths: the widths to choose from, rising, the last one 1.
         deep: whether blocks may be left out.
-        batch_size: the batch that the training memory is for.
-        copies: numbers that are kept for each weight, besides itself and its gradient.
+        training: how they are trained.
         alike: whether all blocks of a stage but its first cost the same.
         rank: the rank of the full model's adapters; 0 where there are none.
     """
@@ -138,9 +136,9 @@ def list_candidates(
     tables = []
     for width in widths:
 
-        def cost(kept: Sequence[int], width: float = width) -> Numbers:
+        def cost(kept: Sequence[int], width: float = width) -> tuple[Numbers, int]:
             spec = SubmodelSpec(leading(kept, full), width)
-            return cost_of_spec(family, spec, signature, batch_size, copies)
+            return cost_of_spec(family, spec, signature, training)
 
         tables.append(_by_depth(cost, counts, alike=alike))
     table = np.concatenate(tables)
@@ -158,17 +156,26 @@ def list_candidates(
 
 
 def _by_depth(
-    cost: Callable[[Sequence[int]], Numbers], counts: npt.NDArray[np.int64], *, alike: bool
+    cost: Callable[[Sequence[int]], tuple[Numbers, int]],
+    counts: npt.NDArray[np.int64],
+    *,
+    alike: bool,
 ) -> Numbers:
     """Return the costs at one width for all numbers of blocks, a row each.
 
     All costs of blocks add up but one: what is alive at once in a prediction, besides the weights,
     is that of the block which needs most.
+
+    Args:
+        cost: counts the costs of numbers of blocks, and the bytes of their weights.
+        counts: the numbers of blocks.
+        alike: whether all blocks of a stage but its first cost the same.
     """
     least = [int(each) for each in counts.min(axis=0)]
-    base = cost(least)
+    base, weights = cost(least)
     table = np.tile(base, (len(counts), 1))
-    alive = np.full(len(counts), base[_RUN] - base[_SENT])
+    held = np.full(len(counts), float(weights))
+    alive = np.full(len(counts), base[_RUN] - weights)
     for stage, lowest in enumerate(least):
         more = sorted(set(map(int, counts[:, stage])) - {lowest})
         # Of blocks that cost the same one is counted, and stands for the others.
@@ -176,10 +183,12 @@ def _by_depth(
         found = {n: cost([*least[:stage], n, *least[stage + 1 :]]) for n in probes}
         for n in more:
             here = counts[:, stage] == n
-            probe, times = (found[n], 1) if n in found else (found[lowest + 1], n - lowest)
+            times = 1 if n in found else n - lowest
+            probe, its_weights = found.get(n) or found[lowest + 1]
             table[here] += times * (probe - base)
-            alive[here] = np.maximum(alive[here], probe[_RUN] - probe[_SENT])
-    table[:, _RUN] = table[:, _SENT] + alive
+            held[here] += times * (its_weights - weights)
+            alive[here] = np.maximum(alive[here], probe[_RUN] - its_weights)
+    table[:, _RUN] = held + alive
     return table
 
 

@@ -1,16 +1,20 @@
 """What submodels cost, many of them at once, as far as budgets ask."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from nefl.nesting.inference import inference_memory
+from nefl.config import RunConfig, WireConfig
+from nefl.methods import method_of
+from nefl.nesting.inference import held_bytes, inference_memory
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family, SubmodelSpec
+from nefl.running.costs import kept_copies
 from nefl.server.devices import Numbers
+from nefl.wire.layouts import travel_bytes
 
 
 @dataclass(frozen=True)
@@ -68,20 +72,54 @@ def costs_of(family: Family, profiles: Sequence[SubmodelProfile], signature: Sig
     return Costs.of_table(np.array(rows))
 
 
+@dataclass(frozen=True)
+class Training:
+    """What of a run the costs of a submodel depend on.
+
+    Attributes:
+        batch_size: the batch that the training memory is for.
+        copies: numbers that are kept for each weight, besides itself and its gradient.
+        receives: the sets that travel to a client beside the weights.
+        sends: those that it sends back.
+        wire: how weights travel.
+    """
+
+    batch_size: int
+    copies: int = 0
+    receives: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
+    wire: WireConfig = field(default_factory=WireConfig)
+
+    @classmethod
+    def of_run(cls, config: RunConfig) -> "Training":
+        """Return that of a run."""
+        objective = method_of(config.model).objective
+        return cls(
+            config.local.batch_size,
+            kept_copies(config),
+            tuple(objective.receives),
+            tuple(objective.sends),
+            config.wire,
+        )
+
+
 def cost_of_spec(
-    family: Family, spec: SubmodelSpec, signature: Signature, batch_size: int, copies: int
-) -> Numbers:
-    """Return the row of costs of one member that a family's builder makes.
+    family: Family, spec: SubmodelSpec, signature: Signature, training: Training
+) -> tuple[Numbers, int]:
+    """Return the row of costs of one member that a family's builder makes, and its weights' bytes.
+
+    Members that are trained within it are not counted.
 
     Args:
         family: the family.
         spec: any that its builder takes.
         signature: what it takes and gives.
-        batch_size: the batch that the training memory is for.
-        copies: numbers that are kept for each weight, besides itself and its gradient.
+        training: how it is trained.
     """
     alone = Family(family.build, (spec,), family.per_submodel)
-    row: Numbers = costs_of(
-        alone, profile_family(alone, signature, batch_size, copies), signature
-    ).table[0]
-    return row
+    profiles = profile_family(alone, signature, training.batch_size, training.copies)
+    row: Numbers = costs_of(alone, profiles, signature).table[0]
+    sent = travel_bytes(alone, 1, training.receives, training.wire.down)
+    back = travel_bytes(alone, 1, training.sends, training.wire.up)
+    row[COLUMNS.index("payload")] = (sent + back) // 2
+    return row, held_bytes(alone.meta_module(1))

@@ -24,9 +24,10 @@ from nefl.errors import ConfigError
 from nefl.export.source import open_run
 from nefl.fleet.candidates import Candidates, size_score
 from nefl.fleet.chain import Group
-from nefl.fleet.laboratory import Laboratory
+from nefl.fleet.laboratory import WORST, Laboratory
 from nefl.methods import method_of
 from nefl.rounds import Observer
+from nefl.running.assembly import with_absolute_paths
 from nefl.running.lifecycle import resume, train
 from nefl.seeds import Purpose, generator_for
 from nefl.server.devices import Numbers
@@ -50,7 +51,7 @@ Progress = Callable[[int, int], None]
 """Told how many candidates are scored, and how many will be."""
 
 Evidence = tuple[list[int], list[float]]
-"""Candidates that were scored, and the metric of each."""
+"""Candidates that were scored, and what each is worth: the more the better."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,18 @@ class TrainedScore:
             laboratory = Laboratory(source, self.folder, Budget(), self.examples)
             found = self._score(laboratory, candidates, groups)
         expected, _ = _expected(candidates, found)
-        worth = expected if laboratory.metric.better == "up" else 1 / np.maximum(expected, LEAST)
+        worth = expected if laboratory.metric.better == "up" else np.exp(expected)
         return np.asarray(np.maximum(worth, LEAST))
 
     def _warm_up(self, candidates: Candidates) -> None:
         """Train the warm-up, go on with it, or leave it as it is."""
-        wanted = warm_up_config(self.config, candidates, self.rounds)
+        wanted = with_absolute_paths(warm_up_config(self.config, candidates, self.rounds))
         if not (self.folder / "config.json").exists():
             train(wanted, self.folder, observers=self.observers)
             return
         there = stored_config(self.folder)
-        if replace(there, engine=wanted.engine, data=wanted.data) != wanted:
+        data = replace(there.data, cache=wanted.data.cache)
+        if replace(there, engine=wanted.engine, data=data) != wanted:
             raise ConfigError(
                 f"{self.folder}: holds another run than the warm-up of this design; give another "
                 "folder (--warm-up), or the settings and rounds that it was made with"
@@ -115,10 +117,9 @@ class TrainedScore:
         found: Evidence = ([], [])
         for index in spread(candidates, max(2, total // 2), self.config.seed):
             self._add(laboratory, candidates, index, found, total)
-        best = -1.0 if laboratory.metric.better == "down" else 1.0
         while len(found[0]) < total:
             expected, unsure = _expected(candidates, found)
-            hopeful = best * expected + unsure
+            hopeful = expected + unsure
             before = len(found[0])
             for group in groups:
                 left = group.fits.copy()
@@ -138,12 +139,11 @@ class TrainedScore:
         found: Evidence,
         total: int,
     ) -> None:
-        genes = laboratory.space.near(candidates.spec(index))
-        cost = laboratory.costed(genes)
+        spec = candidates.spec(index)
+        cost = laboratory.costed(spec)
         assert cost is not None  # noqa: S101 - there is no budget
-        value = laboratory.score(genes, cost).score
         found[0].append(index)
-        found[1].append(value)
+        found[1].append(_worth(laboratory.score(spec, cost).score, laboratory.metric.better))
         self.progress(len(found[0]), total)
 
 
@@ -200,8 +200,22 @@ def spread(candidates: Candidates, count: int, seed: int) -> list[int]:
     return list(dict.fromkeys((int(by_size[0]), *drawn, len(candidates) - 1)))
 
 
+def _worth(metric: float, better: str) -> float:
+    """Return what a metric is worth, the more the better; infinitely little if it is no number.
+
+    Where less is better, that is the logarithm of its inverse: no expectation, however far from
+    what was scored, then promises a metric below 0.
+    """
+    if abs(metric) >= WORST:
+        return -math.inf
+    return metric if better == "up" else -math.log(max(metric, LEAST))
+
+
 def _expected(candidates: Candidates, found: Evidence) -> tuple[Numbers, Numbers]:
-    """Return the metric to be expected of each candidate, and how far it may be off."""
+    """Return what each candidate can be expected to be worth, and how far that may be off.
+
+    What is worth infinitely little counts as the least of the others.
+    """
     # Half a second to load, for this alone.
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
@@ -210,11 +224,13 @@ def _expected(candidates: Candidates, found: Evidence) -> tuple[Numbers, Numbers
     costs = candidates.costs
     traits = np.column_stack([candidates.place, np.log(costs.params), np.log(costs.macs)])
     traits = (traits - traits.mean(axis=0)) / np.maximum(traits.std(axis=0), LEAST)
-    places, values = found
+    places, values = found[0], np.array(found[1])
+    sound = np.isfinite(values)
+    values[~sound] = values[sound].min() if sound.any() else 0.0
     kernel = ConstantKernel() * RBF(math.sqrt(traits.shape[1])) + WhiteKernel(0.1)
     process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        process.fit(traits[places], np.array(values))
+        process.fit(traits[places], values)
     mean, deviation = process.predict(traits, return_std=True)
     return mean, deviation

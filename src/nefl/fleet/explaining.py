@@ -20,6 +20,9 @@ REMEDIES = {
 }
 """What would help, by the budget that is too small."""
 
+BY_METHOD = "with what the method adds"
+"""Begins to say why a member does not fit that would fit by itself."""
+
 NOTABLE = 0.02
 """A score that is higher by this share is worth a word."""
 
@@ -108,7 +111,7 @@ def _nearest_break(
     used, limit = float(uses[budget][near]), limits[budget]
     if used <= limit:  # by itself it would fit
         return (
-            f"with what the method adds {candidates.describe(near)} would take more than "
+            f"{BY_METHOD} {candidates.describe(near)} would take more than "
             f"{show_amount(budget, limit)} {budget}"
         )
     return (
@@ -162,6 +165,7 @@ def no_coverage(
     candidates: Candidates,
     fleet: FleetFile,
     groups: Sequence[Group],
+    remedy: str,
 ) -> ConfigError:
     """Return the error for a fleet of which too few can train the full model.
 
@@ -173,6 +177,7 @@ def no_coverage(
         candidates: the members that there are.
         fleet: the devices.
         groups: the kinds, with the candidates that fit them.
+        remedy: what would help besides another model or other budgets, if anything.
     """
     full = len(candidates) - 1
     lacking = []
@@ -180,10 +185,11 @@ def no_coverage(
         short = {b: float(used[b][full]) / limit for b, limit in allowed.items()}
         if not group.fits[full]:
             budget = max(short, key=lambda name: short[name])
+            takes = f"it takes {show_amount(budget, float(used[budget][full]))}"
             lacking.append(
                 f"{kind.name!r} ({fleet.share(kind):.0%}) has "
-                f"{show_amount(budget, allowed[budget])} {budget} and it takes "
-                f"{show_amount(budget, float(used[budget][full]))}"
+                f"{show_amount(budget, allowed[budget])} {budget} and "
+                + (takes if short[budget] > 1 else f"{BY_METHOD} it takes more")
             )
     who = f"only {able:.0%} of the population" if able else "no device"
     held = np.sum([group.share * group.fits for group in groups], axis=0)
@@ -196,8 +202,8 @@ def no_coverage(
             f"; the largest member that enough could train is {candidates.describe(largest)} "
             f"({size[largest] / size[full]:.0%} of the parameters)"
         )
-    remedy = "a smaller model, larger budgets" + (", or a lower --coverage" if able else "")
+    helpful = "a smaller model, larger budgets" + (f", or {remedy}" if remedy else "")
     return ConfigError(
         f"coverage: {who} can train the full model, and at least {wanted:.0%} must, or its outer "
-        f"parts are hardly ever trained: {'; '.join(lacking)}{hint}; take {remedy}"
+        f"parts are hardly ever trained: {'; '.join(lacking)}{hint}; take {helpful}"
     )

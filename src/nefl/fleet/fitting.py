@@ -12,7 +12,7 @@ from nefl.errors import ConfigError
 from nefl.estimate import check_run
 from nefl.fleet.candidates import WIDTHS, Candidates, Mask, list_candidates, size_score
 from nefl.fleet.chain import Group, choose_chain
-from nefl.fleet.costs import Costs, costs_of
+from nefl.fleet.costs import Costs, Training, costs_of
 from nefl.fleet.explaining import explain, no_coverage, nothing_fits
 from nefl.fleet.kinds import FleetFile
 from nefl.methods import method_of
@@ -24,7 +24,6 @@ from nefl.nesting.spec import Family
 from nefl.own_code import own_code
 from nefl.references import is_reference
 from nefl.running.assembly import Setting
-from nefl.running.costs import kept_copies
 from nefl.server.devices import Numbers
 
 COVERAGE = 0.05
@@ -125,7 +124,8 @@ def fit_family(
         able = sum(group.share for group in groups if group.fits[full])
         if not able or able < wanted - ROUNDING:
             uses = fits.uses(candidates.costs)
-            raise no_coverage(able, wanted, uses, fits.limits, candidates, fleet, groups)
+            remedy = "more --members" if members == 1 else "a lower --coverage" if able else ""
+            raise no_coverage(able, wanted, uses, fits.limits, candidates, fleet, groups, remedy)
         if scores is None:  # not before it is known that there is something to score
             scores = size_score(candidates) if score is None else score(candidates, groups)
         chosen = choose_chain(candidates, scores, groups, members)
@@ -145,7 +145,7 @@ def fit_family(
             scores=tuple(float(scores[c]) for c in kept),
             placements=_placements(fits, costs, numbers, candidates, kept, scores, fleet),
             coverage=_coverage(ready.family, fleet, numbers),
-            notes=notes,
+            notes=(*notes, *fits.notes()),
         )
     raise ConfigError(
         f"model.method {config.model.method}: after {ATTEMPTS} attempts its members still cost "
@@ -162,6 +162,16 @@ class _Fits:
         self._examples = int(setting.partition.sizes.max())
         self.limits = [fleet.limits(kind) for kind in fleet.devices]
         self._narrowed = [dict(limits) for limits in self.limits]
+
+    def notes(self) -> list[str]:
+        """Say which kinds have fewer examples than clients of the run that simulates them."""
+        every = self._fleet.devices if self._fleet.deadline is not None else ()
+        return [
+            f"device {kind.name!r} has {kind.examples} examples, and clients of this run up to "
+            f"{self._examples}: such a one takes longer, and sits out where nothing is in time"
+            for kind in every
+            if kind.examples is not None and kind.examples < self._examples
+        ]
 
     def uses(self, costs: Costs) -> list[dict[str, Numbers]]:
         """Return what submodels take of each budget, for each kind."""
@@ -260,8 +270,7 @@ def _candidates(setting: Setting) -> Candidates:
             setting.task.signature,
             widths=widths,
             deep=own or scaling != "width",
-            batch_size=config.local.batch_size,
-            copies=kept_copies(config),
+            training=Training.of_run(config),
             alike=name in MODELS or name == LORA,
             rank=rank,
         )

@@ -127,6 +127,9 @@ class FleetFile(Part):
 
 _ADAPTER = TypeAdapter(FleetFile)
 
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+"""What pydantic calls a key that there is not."""
+
 
 def read_fleet(path: Path) -> FleetFile:
     """Read a fleet from a TOML or JSON file.
@@ -136,6 +139,8 @@ def read_fleet(path: Path) -> FleetFile:
     """
     values = read_config(path)
     devices = values.get("devices")
+    if isinstance(devices, dict):
+        raise ConfigError(f"{path}: [devices] is one table; write [[devices]] above each kind")
     if isinstance(devices, list):
         values["devices"] = [
             _with_amounts(each, f"{path}: device {number}") if isinstance(each, dict) else each
@@ -163,10 +168,14 @@ def _with_amounts(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
+    # A key that is not known comes first: the one that is missing may be the one that was meant.
+    first = min(error.errors(), key=lambda each: each["type"] not in _UNKNOWN)
     key = ".".join(str(part) for part in first["loc"])
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        part = Kind if "devices" in first["loc"] else FleetFile
+    if first["type"] in _UNKNOWN:
+        of_device = "devices" in first["loc"]
+        if of_device and first["loc"][-1] in [f.name for f in fields(FleetFile)]:
+            return f"{key} is of the whole fleet; write it above the first [[devices]]"
+        part = Kind if of_device else FleetFile
         return f"{key} is not a setting; known are {', '.join(f.name for f in fields(part))}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])

@@ -1,6 +1,7 @@
 """Members that are cut out of a trained family, their norms measured anew, and scored."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from nefl.errors import ConfigError
 from nefl.export.cutting import CALIBRATION, calibration_batches
 from nefl.export.fold import fold
 from nefl.export.source import Source, predict_batches
-from nefl.fleet.space import Genes, Space
+from nefl.fleet.space import Space
 from nefl.measured import MeasuredBy
 from nefl.methods import method_of
 from nefl.nesting.inference import inference_memory
 from nefl.nesting.profile import count_frozen, count_macs, count_params
-from nefl.nesting.spec import build_on_meta
+from nefl.nesting.spec import SubmodelSpec, build_on_meta
 from nefl.references import is_reference
 
 WORST = 1e30
@@ -35,14 +36,14 @@ class Scored:
     """A member that was scored.
 
     Attributes:
-        genes: which it is.
+        spec: which it is.
         member: the same as `nefl export --member` takes it.
         cost: what it costs.
         score: the run's most important metric, on the examples that choose.
         trained: the number of the trained submodel that it is; 0 if it was not trained.
     """
 
-    genes: Genes
+    spec: SubmodelSpec
     member: str
     cost: Cost
     score: float
@@ -103,19 +104,19 @@ class Laboratory:
             },
         )
 
-    def ranked(self, tried: dict[Genes, Scored]) -> list[Scored]:
+    def ranked(self, tried: Iterable[Scored]) -> list[Scored]:
         """Return members, best first; of equal ones the one with fewer MACs."""
         sign = -1 if self.metric.better == "up" else 1
-        return sorted(tried.values(), key=lambda s: (sign * s.score, s.cost.macs))
+        return sorted(tried, key=lambda s: (sign * s.score, s.cost.macs))
 
-    def costed(self, genes: Genes) -> Cost | None:
+    def costed(self, spec: SubmodelSpec) -> Cost | None:
         """Return what a member costs but for its latency; None if that is above the budget."""
-        known = self._journal.known.get(self.space.text(genes))
+        known = self._journal.known.get(self.space.text(spec))
         untimed = replace(self.budget, latency=None)
         if known is not None:
             cost = Cost(known["params"], known["macs"], known["memory"])
             return cost if cost.fits(untimed) else None
-        module = build_on_meta(self.family.build, self.space.spec(genes))
+        module = build_on_meta(self.family.build, spec)
         params = float(count_params(module) + count_frozen(module))
         # The cheapest to count first: most members that do not fit show it there.
         if self.budget.params is not None and params > self.budget.params:
@@ -127,11 +128,10 @@ class Laboratory:
         cost = Cost(params, macs, float(inference_memory(module, signature)))
         return cost if cost.fits(untimed) else None
 
-    def score(self, genes: Genes, cost: Cost) -> Scored:
+    def score(self, spec: SubmodelSpec, cost: Cost) -> Scored:
         """Score a member, unless that is noted already."""
-        text = self.space.text(genes)
+        text = self.space.text(spec)
         specs = self.family.specs
-        spec = self.space.spec(genes)
         trained = specs.index(spec) + 1 if spec in specs else 0
         line = self._journal.known.get(text)
         timed = self.budget.latency is not None
@@ -143,7 +143,7 @@ class Laboratory:
                     "params": cost.params, "macs": cost.macs, "memory": cost.memory}  # fmt: skip
             self._journal.add(line)
         seconds: Any = line.get("latency") if timed else None
-        return Scored(genes, text, replace(cost, latency=seconds), float(line["score"]), trained)
+        return Scored(spec, text, replace(cost, latency=seconds), float(line["score"]), trained)
 
     def _latency(self, module: nn.Module) -> float:
         network = fold(module).network
@@ -160,12 +160,17 @@ class Laboratory:
 
     def check(self, scored: Scored) -> float:
         """Return the metric of a member on the examples that did not choose."""
-        module = cut(self._trained, self.space.spec(scored.genes), self._batches)
+        module = cut(self._trained, scored.spec, self._batches)
         return self._measure(module, *self._checking)
 
-    def nothing_fits(self) -> ConfigError:
-        """Return the error for a budget that not even the smallest member keeps to."""
-        module = build_on_meta(self.family.build, self.space.spec(self.space.least))
+    def nothing_fits(self, latency: float | None = None) -> ConfigError:
+        """Return the error for a budget that not even the smallest member keeps to.
+
+        Args:
+            latency: seconds that the smallest member takes, where that was measured.
+        """
+        spec = self.space.spec(self.space.least)
+        module = build_on_meta(self.family.build, spec)
         signature = self._source.setting.task.signature
         least = {
             "params": count_params(module),
@@ -173,7 +178,7 @@ class Laboratory:
             "memory": inference_memory(module, signature),
         }
         shown = ", ".join(f"{name} {value}" for name, value in least.items())
+        shown += "" if latency is None else f", latency {latency * 1e3:.3g} ms"
         return ConfigError(
-            f"no member fits: the smallest ({self.space.text(self.space.least)}) has {shown}; "
-            "allow more" + (", or a longer latency" if self.budget.latency is not None else "")
+            f"no member fits: the smallest ({self.space.text(spec)}) has {shown}; allow more"
         )

@@ -18,14 +18,15 @@ import torch
 
 from nefl.artifacts.facts import read_facts
 from nefl.artifacts.notes import read_log, stored_config
-from nefl.config import MemberConfig, ModelConfig
+from nefl.config import MemberConfig, ModelConfig, RunConfig
 from nefl.elastic.model import measure_latency
-from nefl.engines.machine import machine_memory, time_submodels
+from nefl.engines.machine import HEADROOM, machine_memory, time_submodels
 from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
 from nefl.export.measure import peak_memory, start_of_peak
-from nefl.methods import family_of
-from nefl.nesting.profile import profile_family
+from nefl.methods import family_of, method_reference
+from nefl.nesting.price import SubmodelProfile
+from nefl.nesting.profile import PASSES, profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
 from nefl.wording import show_bytes
@@ -184,9 +185,11 @@ def reported_devices(run: Path, bandwidth: float | None = None) -> list[Measured
         bandwidth: of all of them, where it is known.
 
     Raises:
-        NeflError: if it is no run, or none of its nodes timed its submodels.
+        NeflError: if it is no run, none of its nodes timed its submodels, or it cannot be told what
+            work they timed.
     """
-    batch, facts = stored_config(run).local.batch_size, read_facts(run)
+    config, facts = stored_config(run), read_facts(run)
+    batch = config.local.batch_size
     prices = () if facts is None else facts.submodels
     found: dict[str, MeasuredDevice] = {}
     for event in read_log(run):
@@ -199,17 +202,36 @@ def reported_devices(run: Path, bandwidth: float | None = None) -> list[Measured
         probes = tuple(
             Probe(
                 f"submodel {p.index}: a step of {batch} in {s * 1e3:.3g} ms",
-                batch * p.train_macs / s,
+                batch * _timed_macs(p, config, run) / s,
             )
             for p, s in timed
         )
-        known = float(memory) if isinstance(memory, int | float) and memory > 0 else None
+        known = memory / HEADROOM if isinstance(memory, int | float) and memory > 0 else None
         found[name] = MeasuredDevice(name, probes, known, bandwidth=bandwidth)
     if not found:
         raise RunError(
             f"{run}: no node timed its submodels; train it with engine.flower.measure = true"
         )
     return list(found.values())
+
+
+def _timed_macs(price: SubmodelProfile, config: RunConfig, run: Path) -> int:
+    """Return the MACs of the step that a node timed, for one example: of the submodel alone.
+
+    What a run notes as the MACs of a step has those of members that are trained within.
+
+    Raises:
+        RunError: if they cannot be told apart.
+    """
+    if not price.frozen:
+        return PASSES * price.macs_total
+    method = config.model.method
+    if method == "within" or method_reference(method) is not None:
+        raise RunError(
+            f"{run}: its clients train members within over a frozen base, so its notes do not tell "
+            "how fast its nodes are; measure them with a run of another method"
+        )
+    return price.train_macs
 
 
 def _times(steps: Any) -> list[float]:

@@ -5,7 +5,7 @@ by evolution: the better half of a generation has the next one's members as chil
 test examples decide; the other half says what the winner is worth, as it did not choose it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from nefl.export.source import open_run
 from nefl.fleet.laboratory import Laboratory, Scored
 from nefl.fleet.space import Genes
 from nefl.measured import MeasuredBy
+from nefl.nesting.spec import SubmodelSpec
 from nefl.seeds import Purpose, generator_for
 
 EXAMPLES = 1000
@@ -93,13 +94,13 @@ def search_run(
         tell = progress or (lambda _done, _total, _best: None)
         tried = laboratory.first(population, rng, lambda n, b: tell(n, total, b))
         for _ in range(generations - 1):
-            parents = laboratory.ranked(tried)[: max(2, population // 2)]
+            parents = laboratory.ranked(tried.values())[: max(2, population // 2)]
             for _ in range(population):
                 child = laboratory.child(parents, tried, rng)
                 if child is not None:
-                    tried[child.genes] = child
-                tell(len(tried), total, laboratory.ranked(tried)[0])
-        winner = laboratory.ranked(tried)[0]
+                    tried[child.member] = child
+                tell(len(tried), total, laboratory.ranked(tried.values())[0])
+        winner = laboratory.ranked(tried.values())[0]
         return Found(
             winner,
             laboratory.check(winner),
@@ -114,45 +115,75 @@ class _Evolution(Laboratory):
 
     def first(
         self, population: int, rng: np.random.Generator, tell: Callable[[int, Scored], None]
-    ) -> dict[Genes, Scored]:
-        """Score the first generation: what was trained and fits, and what is drawn.
+    ) -> dict[str, Scored]:
+        """Score the first generation: all that was trained and fits, and what is drawn.
+
+        What was trained and does not fit is made smaller; its widths need be none of the space's.
 
         Raises:
             ConfigError: if not even the smallest member fits.
         """
-        least = self.costed(self.space.least)
-        if least is None or not self.score(self.space.least, least).cost.fits(self.budget):
-            raise self.nothing_fits()
-        tried: dict[Genes, Scored] = {}
-        starts = [self.space.near(spec) for spec in self.family.specs]
+        least = self._least()
+        tried: dict[str, Scored] = {}
+
+        def take(found: Scored) -> None:
+            tried[found.member] = found
+            tell(len(tried), self.ranked(tried.values())[0])
+
+        starts = []
+        for spec in reversed(self.family.specs):
+            found = self._scored(spec)
+            if found is None:
+                starts.append(self.space.near(spec))
+            else:
+                take(found)
         while len(tried) < population:
-            genes = starts.pop() if starts else self.space.drawn(rng)
+            genes = starts.pop(0) if starts else self.space.drawn(rng)
             found = self._fitting(genes, tried, rng)
             if found is None and not starts:
                 break
             if found is not None:
-                tried[found.genes] = found
-                tell(len(tried), self.ranked(tried)[0])
-        return tried
+                take(found)
+        return tried or {least.member: least}
+
+    def _least(self) -> Scored:
+        """Score the smallest member.
+
+        Raises:
+            ConfigError: if it does not fit.
+        """
+        spec = self.space.spec(self.space.least)
+        cost = self.costed(spec)
+        if cost is None:
+            raise self.nothing_fits()
+        found = self.score(spec, cost)
+        if not found.cost.fits(self.budget):
+            raise self.nothing_fits(found.cost.latency)
+        return found
 
     def child(
-        self, parents: Sequence[Scored], tried: dict[Genes, Scored], rng: np.random.Generator
+        self, parents: Sequence[Scored], tried: Mapping[str, Scored], rng: np.random.Generator
     ) -> Scored | None:
         """Score a new member that two parents have; None if no new one that fits was found."""
-        one, other = (parents[int(i)].genes for i in rng.integers(len(parents), size=2))
+        drawn = rng.integers(len(parents), size=2)
+        one, other = (self.space.near(parents[int(i)].spec) for i in drawn)
         return self._fitting(self.space.crossed(one, other, rng), tried, rng)
 
+    def _scored(self, spec: SubmodelSpec) -> Scored | None:
+        """Score a member; None if it does not fit."""
+        cost = self.costed(spec)
+        found = None if cost is None else self.score(spec, cost)
+        return found if found is not None and found.cost.fits(self.budget) else None
+
     def _fitting(
-        self, genes: Genes, tried: dict[Genes, Scored], rng: np.random.Generator
+        self, genes: Genes, tried: Mapping[str, Scored], rng: np.random.Generator
     ) -> Scored | None:
         """Make a member smaller until it fits and is new, and score it."""
         for _ in range(TRIES):
-            if genes not in tried:
-                cost = self.costed(genes)
-                if cost is not None:
-                    found = self.score(genes, cost)
-                    if found.cost.fits(self.budget):
-                        return found
+            spec = self.space.spec(genes)
+            found = None if self.space.text(spec) in tried else self._scored(spec)
+            if found is not None:
+                return found
             smaller = self.space.smaller(genes, rng)
             genes = self.space.drawn(rng) if smaller == genes else smaller
         return None

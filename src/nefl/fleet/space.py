@@ -1,5 +1,6 @@
 """The members that can be cut out of a family: leading blocks and a width for each stage."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,16 +47,18 @@ class Space:
         width = widths[0] if len(set(widths)) == 1 else widths
         return SubmodelSpec(leading(genes[:stages], self.full), width)
 
-    def text(self, genes: Genes) -> str:
-        """Write a member as `nefl export --member` takes it."""
-        stages = len(self.full)
-        spec = self.spec(genes)
-        width = list(spec.width) if isinstance(spec.width, tuple) else spec.width
-        return f"width = {width}, blocks = {list(genes[:stages])}"
+    def text(self, spec: SubmodelSpec) -> str:
+        """Write a member, of this space or not, as `nefl export --member` takes it."""
+        counts = _counts(spec)
+        plain = spec.blocks == leading(counts, self.full)
+        said = f"width = {json.dumps(spec.width)}, blocks = "
+        said += json.dumps(counts if plain else spec.blocks)
+        inner = spec.inner_width
+        return said if inner is None else f"{said}, inner_width = {json.dumps(inner)}"
 
     def near(self, spec: SubmodelSpec) -> Genes:
         """Return the member that comes nearest to a spec and has no less of anything."""
-        counts = [sum(map(bool, stage)) for stage in spec.blocks]
+        counts = _counts(spec)
         parts = [-int(-spec.stage_width(i) * STEPS // 1) for i in range(len(self.full))]
         return self._bounded((*counts, *parts))
 
@@ -87,3 +90,8 @@ class Space:
     def _bounded(self, genes: Genes) -> Genes:
         bounds = zip(genes, self.least, self.most, strict=True)
         return tuple(min(max(now, low), high) for now, low, high in bounds)
+
+
+def _counts(spec: SubmodelSpec) -> list[int]:
+    """Return how many blocks of each stage a member keeps."""
+    return [sum(map(bool, stage)) for stage in spec.blocks]

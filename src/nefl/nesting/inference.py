@@ -48,6 +48,11 @@ def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- meta tensors have no address
 
 
+def held_bytes(module: nn.Module) -> int:
+    """Return the bytes of a module's weights and buffers."""
+    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+
+
 def inference_memory(module: nn.Module, signature: Signature, batch_size: int = 1) -> int:
     """Return the bytes that a prediction needs: weights, buffers, a batch, live activations.
 
@@ -58,7 +63,6 @@ def inference_memory(module: nn.Module, signature: Signature, batch_size: int = 
 
     Scratch space of kernels and the runtime itself come on top.
     """
-    fixed = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
     batch = signature.example(batch_size, "meta")
     was = module.training
     module.eval()
@@ -68,4 +72,4 @@ def inference_memory(module: nn.Module, signature: Signature, batch_size: int = 
     finally:
         module.train(was)
     peak: int = live.peak
-    return fixed + batch.numel() * batch.element_size() + peak
+    return held_bytes(module) + batch.numel() * batch.element_size() + peak

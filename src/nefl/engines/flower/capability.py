@@ -17,10 +17,8 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
 from nefl.engines.devices import free_bytes, pick_device
+from nefl.engines.machine import HEADROOM
 from nefl.errors import UpdateError
-
-HEADROOM = 1.25
-"""Kernels need scratch space beside what the profile counts."""
 
 DEVICE = "device"
 """The key of the node config that says where to compute."""

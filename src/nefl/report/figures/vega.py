@@ -15,6 +15,7 @@ Theme = Literal["light", "dark"]
 VEGA_LITE = "6.1"
 FILE_WIDTH = 420
 PNG_SCALE = 2
+FORMATS = (".svg", ".png", ".pdf", ".json")
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 
 # Okabe and Ito's colours, moved apart until people with any colour vision tell them apart, and
@@ -122,6 +123,17 @@ def complete(figure: Figure, width: int = FILE_WIDTH) -> Spec:
     return spec
 
 
+def check_format(path: Path) -> None:
+    """Raise if a file's name tells no format that a figure can have.
+
+    Raises:
+        ConfigError: naming those that it can have.
+    """
+    if path.suffix.lower() not in FORMATS:
+        known = ", ".join(FORMATS[:-1])
+        raise ConfigError(f"{path}: give a name that ends with {known} or {FORMATS[-1]}")
+
+
 def draw(figure: Figure, path: Path) -> bytes:
     """Draw a figure in the format that a file's name tells: .svg, .png or .pdf.
 
@@ -130,6 +142,7 @@ def draw(figure: Figure, path: Path) -> bytes:
     Raises:
         ConfigError: if the name tells none, or the library is missing.
     """
+    check_format(path)
     spec = complete(figure)
     suffix = path.suffix.lower()
     if suffix == ".json":
@@ -140,9 +153,7 @@ def draw(figure: Figure, path: Path) -> bytes:
         return str(library.vegalite_to_svg(spec, **options)).encode()
     if suffix == ".png":
         return bytes(library.vegalite_to_png(spec, scale=PNG_SCALE, **options))
-    if suffix == ".pdf":
-        return bytes(library.vegalite_to_pdf(spec, **options))
-    raise ConfigError(f"{path}: give a name that ends with .svg, .png, .pdf or .json")
+    return bytes(library.vegalite_to_pdf(spec, **options))
 
 
 def browser_library() -> str:
