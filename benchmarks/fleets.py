@@ -1,6 +1,7 @@
 """Whether a designed family is better than one by ratios, on devices of equal budgets.
 
     python benchmarks/fleets.py runs/fleets --set data.root=PATH/TO/cifar10
+    python benchmarks/fleets.py --budgets --set data.root=PATH/TO/cifar10
 
 Protocol, written before any run. Three fleets; what a device has is a share of what the full model
 takes: training memory, time of a round, memory to run. For each fleet and seed the same run is
@@ -17,22 +18,32 @@ Then, of the first seed's designed run on each fleet, fifty members are cut and 
 search of one generation without a limit). Spearman's rank correlation says how well the score on
 the examples that choose ranks their accuracy on as many others, how well size does, and how well
 MACs rank the latency that is measured.
+
+`--budgets` asks instead whether designed members keep to their budgets as measured. Each kind's
+member is trained here as a client of the run trains it, a whole round of one client, and asked for
+one example. Memory is the most that torch's allocator has given out at a time; the time is that of
+this machine, made longer by how many times slower the kind is than `nefl measure` finds this
+machine to be, and what is sent at its bandwidth.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.stats import spearmanr
+from torch.profiler import ProfilerActivity, profile
 
 import nefl
 from nefl.config import RunConfig
 from nefl.config.reading import config_from, parse_setting, with_settings
 from nefl.elastic.budget import Budget
+from nefl.engines.serial import SerialEngine
 from nefl.engines.tuning import tuned_process
 from nefl.estimate import check_run
 from nefl.export.source import open_run
@@ -41,13 +52,19 @@ from nefl.fleet.evidence import TrainedScore
 from nefl.fleet.fitting import FittedFamily, fit_family
 from nefl.fleet.kinds import FleetFile, Kind
 from nefl.fleet.laboratory import Laboratory
+from nefl.fleet.measuring import measure_device
 from nefl.fleet.searching import EXAMPLES, search_run
 from nefl.recipes import recipe_values
+from nefl.running.assembly import assemble
+from nefl.state import TrainTask
 
 WARM_UP_SEED = 9
 DEADLINE = 60.0
 STEP = 5
 """Hundredths between two ratios that are tried."""
+
+TIMINGS = 3
+"""Times that a client's round is timed; the best counts."""
 
 
 @dataclass(frozen=True)
@@ -164,17 +181,92 @@ def trained(config: RunConfig, folder: Path) -> list[float]:
     return metrics
 
 
+def allocated(work: Callable[[], object]) -> int:
+    """Return the most bytes that torch's allocator gives out at a time while something is done."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+    recorded.events()
+    raw = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(raw, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def best_seconds(work: Callable[[], object]) -> float:
+    found = []
+    for _ in range(TIMINGS):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def show_budgets(name: str, fleet: FleetFile, fitted: FittedFamily) -> None:
+    """Print what each kind's member takes of its budgets."""
+    config = fitted.config
+    setting = assemble(config)
+    family, signature = setting.family, setting.task.signature
+    engine, state = SerialEngine(setting.site(), family), setting.initial_state()
+    batch = config.local.batch_size
+    with tuned_process(config.engine.threads):
+        here = measure_device("here", config.model.name, signature, batch_size=batch)
+        for kind, placed in zip(fleet.devices, fitted.placements, strict=True):
+            member = placed.member
+            task = TrainTask(1, 0, member)
+
+            def train(task: TrainTask = task) -> object:
+                return list(engine.train(state, [task]))
+
+            def predict(member: int = member) -> object:
+                module = family.build(family.specs[member - 1]).eval()
+                with torch.inference_mode():
+                    return module(signature.example(1))
+
+            slower = here.macs_per_second / kind.macs_per_second
+            sent = 2 * fitted.profiles[member - 1].payload_bytes / kind.bandwidth
+            train()
+            taken = {
+                "training memory": (allocated(train) / 1e6, kind.memory / 1e6, "MB"),
+                "round": (best_seconds(train) * slower + sent, fleet.deadline or 0.0, "s"),
+            }
+            if kind.inference_memory is not None:
+                taken["memory to run"] = (
+                    allocated(predict) / 1e6,
+                    kind.inference_memory / 1e6,
+                    "MB",
+                )
+            cells = " | ".join(
+                f"{used:.3g} of {limit:.3g} {unit}" + ("" if used <= limit else " (**over**)")
+                for used, limit, unit in taken.values()
+            )
+            print(
+                f"| {name} | {kind.name} | {fitted.described[member - 1]} | {cells} |", flush=True
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the runs")
+    parser.add_argument("out", type=Path, nargs="?", help="the folder of the runs")
     parser.add_argument("--recipe", default="small-cifar10-resnet20_pooled-nefl-wd")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--fleets", nargs="+", choices=FLEETS, default=list(FLEETS))
     parser.add_argument("--members", type=int, default=50, help="for the rank correlation")
+    parser.add_argument("--budgets", action="store_true", help="what members take; no runs")
     given = parser.parse_args()
+    if given.out is None and not given.budgets:
+        parser.error("give the folder of the runs, or --budgets")
     changes = dict(parse_setting(text) for text in given.settings)
     base = config_from(with_settings(recipe_values(given.recipe), changes), given.recipe)
+    if given.budgets:
+        print("| fleet | device | member | training memory | a round | memory to run |")
+        print("|---|---|---|---:|---:|---:|")
+        for name in given.fleets:
+            fleet = fleet_for(FLEETS[name], *full_costs(base))
+            show_budgets(name, fleet, fit_family(base, fleet))
+        return
     given.out.mkdir(parents=True, exist_ok=True)
     print("| fleet | family | seed | worst kind | mean | by kind |\n|---|---|---|---|---|---|")
     for name in given.fleets:
