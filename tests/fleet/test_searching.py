@@ -60,7 +60,7 @@ def test_a_search_keeps_to_its_budget_and_goes_on_where_it_stopped(run: Path) ->
     both = (found.best.score + found.checked) / 2
     whole = nefl.export_submodel(
         run,
-        run / "n.safetensors",
+        run / "n.onnx",
         member=parse_member(found.best.member),
         measure=False,
         examples=60,
