@@ -7,7 +7,7 @@ process, in Flower's simulation and over nodes on loopback, check that the weigh
 for bit, and compare the seconds of the rounds after the first. The clients have next to nothing to
 compute, so what remains is the way there and back: of ResNet18 to five nodes (`rounds`), and of the
 digits' small network to three. Nodes start a process for every message (cold), keep a trainer
-alive (warm), do that and look for work twice a second (quick), or that with a SuperLink that has no
+alive (warm), do that and look for work four times a second (quick), or that with a SuperLink that has no
 database (memory). Processor seconds of a round, of the nodes and of the server, say what it costs
 also where other work slows everything down.
 """
@@ -41,7 +41,7 @@ KINDS = ("simulation", "cold", "warm", "quick", "memory")
 """Flower's simulation; nodes that start a process for every message; nodes with a trainer that
 stays alive; those that also look for work more often; and these with a SuperLink in memory."""
 
-POLL = 0.5
+POLL = 0.25
 REPEATS = 3
 
 
