@@ -7,9 +7,9 @@ process, in Flower's simulation and over nodes on loopback, check that the weigh
 for bit, and compare the seconds of the rounds after the first. The clients have next to nothing to
 compute, so what remains is the way there and back: of ResNet18 to five nodes (`rounds`), and of the
 digits' small network to three. Nodes start a process for every message (cold), keep a trainer
-alive (warm), do that and look for work four times a second (quick), or that with a SuperLink that has no
-database (memory). Processor seconds of a round, of the nodes and of the server, say what it costs
-also where other work slows everything down.
+alive (warm), do that and look for work four times a second (quick), or that with a SuperLink that
+has no database (memory). Processor seconds of a round, of the nodes and of the server, say what it
+costs also where other work slows everything down.
 """
 
 import argparse

@@ -4,9 +4,10 @@
     python benchmarks/thousand.py superlink [--nodes 200] [--per-round 50] [--rounds 4]
 
 `simulated` trains the digits over Flower's own simulation. `superlink` starts a real SuperLink on
-loopback and light nodes in this process: each speaks Flower's protocol, says which client it is and
-returns the weights it was sent; nobody trains, so what remains is what the server and the SuperLink
-do. Memory is that of the process with the server in it, after each round.
+loopback, which keeps what it has in memory, and light nodes in this process: each speaks Flower's
+protocol, says which client it is and returns the weights it was sent; nobody trains, so what
+remains is what the server and the SuperLink do. Memory is that of the process with the server in
+it, after each round.
 """
 
 import argparse
@@ -118,7 +119,10 @@ def watched(program: str, out: Path) -> Iterator[Watching]:
 
 
 def tell(out: Path, watching: Watching) -> None:
-    """Print the rounds, after seeing that all of them counted."""
+    """Print the rounds, and how many updates counted.
+
+    With an example or two a client some move the parameters too far for `server.norm_limit`.
+    """
     events = list(read_log(out))
     started = next(e["time"] for e in events if e["event"] == "start")
     joined = [e["time"] for e in events if e["event"] == "joined"]
@@ -126,12 +130,11 @@ def tell(out: Path, watching: Watching) -> None:
         f"{len(joined)} nodes: asked from {started[11:19]}, the last let in at {joined[-1][11:19]}"
     )
     for event in rounds_of(out):
-        assert not event["failures"], event["failures"][0]
-        number = event["round"]
+        number, refused = event["round"], len(event["failures"])
         megabytes = watching.megabytes.get(number, float("nan"))
         print(
-            f"round {number}: {event['tasks']} updates in {event['seconds']:.1f} s, "
-            f"server {megabytes:.0f} MB"
+            f"round {number}: {event['tasks'] - refused} of {event['tasks']} updates counted in "
+            f"{event['seconds']:.1f} s, server {megabytes:.0f} MB"
         )
 
 
@@ -192,7 +195,8 @@ def superlink(nodes: int, per_round: int, rounds: int, folder: Path) -> None:
                     pass
             over.wait(max(0.0, POLL_SECONDS - (time.monotonic() - began)))
 
-    with Loopback(folder / "flower") as loopback, contextlib.ExitStack() as stack:
+    at = folder / "flower"
+    with Loopback(at, database=False) as loopback, contextlib.ExitStack() as stack:
         loopback.start_server()
         address = f"{HOST}:{loopback.port}"
         began = time.monotonic()
