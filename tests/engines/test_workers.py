@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
@@ -98,7 +98,7 @@ def test_workers_start_while_a_run_is_prepared_and_end_if_it_cannot_be(
 
 
 def test_a_worker_that_died_waiting_is_replaced() -> None:
-    with WaitingWorkers(1) as waiting:
+    with closing(WaitingWorkers(1)) as waiting:
         dead, _ = waiting._waiting[0]
         dead.kill()
         dead.wait()

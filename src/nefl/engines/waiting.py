@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import deque
 from multiprocessing.connection import Connection
-from types import TracebackType
 
 from nefl.engines.sharing import make_shared_file
 from nefl.errors import RunError
@@ -16,7 +15,7 @@ Started = tuple["subprocess.Popen[bytes]", Connection]
 
 
 class WaitingWorkers:
-    """Processes for workers, and the memory that all of them share; a context that ends them.
+    """Processes for workers, and the memory that all of them share.
 
     Args:
         count: how many are started now, before anybody has a job for them.
@@ -34,18 +33,6 @@ class WaitingWorkers:
         except RunError:
             self.close()
             raise
-
-    def __enter__(self) -> "WaitingWorkers":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End those that nobody took."""
-        self.close()
 
     def take(self) -> Started:
         """Return a process that waits, or a new one; its taker ends it.

@@ -24,7 +24,7 @@ from nefl.engines.machine import HEADROOM, machine_memory, time_submodels
 from nefl.engines.tuning import tuned_process
 from nefl.errors import ConfigError, RunError
 from nefl.export.measure import peak_memory, start_of_peak
-from nefl.methods import family_of, method_reference
+from nefl.methods import family_of, method_of, method_reference
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import PASSES, profile_family
 from nefl.nesting.signature import Signature
@@ -225,8 +225,8 @@ def _timed_macs(price: SubmodelProfile, config: RunConfig, run: Path) -> int:
     """
     if not price.frozen:
         return PASSES * price.macs_total
-    method = config.model.method
-    if method == "within" or method_reference(method) is not None:
+    own = method_reference(config.model.method) is not None  # never imported from a run's notes
+    if own or method_of(config.model).objective.needs_members:
         raise RunError(
             f"{run}: its clients train members within over a frozen base, so its notes do not tell "
             "how fast its nodes are; measure them with a run of another method"

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -99,7 +99,7 @@ def train(
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
     if connect is None:
         check_clock(config)
-    with _waiting_workers(config, connect) as waiting:
+    with closing(_waiting_workers(config, connect)) as waiting:
         setting, why = settled(assemble(config, task))
         config = setting.config
         first = first_state(setting)  # a file of weights that does not fit leaves no folder behind
