@@ -56,10 +56,11 @@ def test_what_needs_no_torch_loads_none(commands: list[list[str]]) -> None:
 def test_a_family_is_costed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time nothing of it is counted; other questions are."""
     monkeypatch.setenv("NEFL_CACHE", str(tmp_path))
-    asked = ["profile", "resnet8", "--input", "1x8x8", "--json"]
-    first, again = loaded_by([asked]), loaded_by([asked])
-    assert "torch" in first[1]
-    assert again == (first[0], "[]")
+    for subject in (["resnet8", "--input", "1x8x8"], ["digits"]):
+        asked = ["profile", *subject, "--json"]
+        first, again = loaded_by([asked]), loaded_by([asked])
+        assert "torch" in first[1]
+        assert again == (first[0], "[]")
     assert "torch" in loaded_by([[*asked, "--batch", "8"]])[1]
 
 

@@ -54,6 +54,30 @@ def test_json_for_programs() -> None:
     assert abs(report["expected_coverage"]["minimum"] - expected) < 1e-9
 
 
+def test_a_recipe_is_costed_on_its_own_data(tmp_path: Path) -> None:
+    """Its batches and cohort too; of data that is not in the table, examples are looked at."""
+    recipe = tmp_path / "listed.toml"
+    recipe.write_text(
+        'rounds = 1\n[model]\nname = "mlp"\n[[model.members]]\nwidth = 0.5\n'
+        '[[model.members]]\nwidth = 1.0\n[data]\nname = "breast-cancer"\n'
+        "[local]\nbatch_size = 7\n[clients]\nper_round = 3\n"
+    )
+    for asked, expected in {
+        ("digits",): ("nefl-wd", [1, 8, 8], 10, 32, 10, 5),
+        ("digits", "--method", "nefl-w", "--ratios", "0.5,1", "--cohort", "4"): (
+            *("nefl-w", [1, 8, 8], 10, 32, 4, 2),
+        ),
+        (str(recipe),): ("nefl-wd", [30], 2, 7, 3, 2),
+        (str(recipe), "--classes", "3"): ("nefl-wd", [30], 3, 7, 3, 2),
+    }.items():
+        result = CliRunner().invoke(app, ["profile", *asked, "--json"])
+        assert result.exit_code == 0, result
+        report = json.loads(result.stdout)
+        found = [report[key] for key in ("method", "input", "classes", "batch")]
+        cohort, members = report["expected_coverage"]["cohort"], len(report["submodels"])
+        assert (*found, cohort, members) == expected
+
+
 def test_table_for_people() -> None:
     result = CliRunner().invoke(app, ["profile", "resnet18", "--method", "nefl-d"])
     assert result.exit_code == 0
@@ -73,6 +97,8 @@ def test_table_for_people() -> None:
         (["resnet18", "--input", "3x2x2"], "8 to 1024"),
         (["resnet18", "--classes", "0"], "outputs 0"),
         (["resnet18", "--batch", "0"], "batch 0"),
+        (["digits", "--cohort", "0"], "cohort 0"),
+        (["nowhere.toml"], "nowhere.toml"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:

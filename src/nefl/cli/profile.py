@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +12,12 @@ from rich.table import Table
 
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.user_files import write_output
-from nefl.config import MemberConfig, ModelConfig
+from nefl.config import ModelConfig, RunConfig
 from nefl.config.learning import LORA
+from nefl.config.run import AUTO, IMAGES
+from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError
+from nefl.recipes import is_recipe, load_recipe
 from nefl.remembered import recall, remember
 from nefl.wording import counted, show_bytes, show_count
 
@@ -21,11 +25,37 @@ MAX_BATCH = 1_000_000
 MAX_DIGITS = 9
 
 
+@dataclass(frozen=True)
+class _Question:
+    """What a family is to be costed for.
+
+    Attributes:
+        model: the model and its method.
+        shape: one example; what is usual if left out.
+        classes: classes to tell apart, or numbers to foretell; likewise.
+        batch: the batch size that the training memory is for.
+        cohort: clients in a round.
+    """
+
+    model: ModelConfig
+    shape: tuple[int, ...] | None
+    classes: int | None
+    batch: int
+    cohort: int
+
+
 def profile(
-    model: Annotated[
-        str, typer.Argument(help="resnet18, vit_b_16, …, or package.module:function.")
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|RECIPE",
+            help="resnet18, vit_b_16, …, package.module:function, or a recipe's name or file.",
+        ),
     ],
-    method: Annotated[str, typer.Option(help="A method, such as nefl-wd or heterofl.")] = "nefl-wd",
+    method: Annotated[
+        str | None,
+        typer.Option(help="A method, such as heterofl; the recipe's, or nefl-wd, if left out."),
+    ] = None,
     classes: Annotated[
         int | None, typer.Option(help="Classes to tell apart, or numbers to foretell.")
     ] = None,
@@ -33,81 +63,97 @@ def profile(
         str | None,
         typer.Option("--input", help="One example: CxHxW, columns of a table, tokens of a text."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Batch size that the training memory is for.")] = 32,
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Batch size of the training memory; the recipe's, or 32, if left out."),
+    ] = None,
     ratios: Annotated[
         str | None,
         typer.Option(help="Share of parameters of each submodel, as in 0.2,0.4,0.6,0.8,1."),
     ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(help="A recipe whose table model.members is taken, instead of ratios."),
+    cohort: Annotated[
+        int | None,
+        typer.Option(help="Clients in a round, for the coverage; the recipe's, or 10."),
     ] = None,
-    cohort: Annotated[int, typer.Option(help="Clients in a round, for the coverage.")] = 10,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the family: .svg, .png, .pdf or .json.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show each submodel's size and cost: parameters, MACs, training memory, bytes sent."""
-    if model == LORA:
+    recipe = load_recipe(subject) if is_recipe(subject) else None
+    model = ModelConfig(subject, method or "nefl-wd") if recipe is None else recipe.model
+    if model.name == LORA:
         raise ConfigError(
             f"{LORA}: its costs are those of its base, which a recipe names; see them with "
             "nefl train RECIPE --dry-run"
         )
-    shape = None if input_shape is None else parse_shape(input_shape)
-    if not 1 <= batch <= MAX_BATCH:
+    if method is not None and method != model.method:
+        model = replace(model, method=method, method_options={})
+    if ratios is not None:
+        model = replace(model, ratios=tuple(parse_ratios(ratios)), members=())
+    question = _Question(
+        model,
+        None if input_shape is None else parse_shape(input_shape),
+        classes,
+        batch if batch is not None else 32 if recipe is None else recipe.local.batch_size,
+        cohort if cohort is not None else 10 if recipe is None else recipe.clients.per_round,
+    )
+    if not 1 <= question.batch <= MAX_BATCH:
         raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
-    if cohort < 1:
+    if question.cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
-    shares = None if ratios is None else tuple(parse_ratios(ratios))
-    chosen = ModelConfig(model, method, shares, () if members is None else _members_of(members))
-    report = _report(chosen, shape, classes, batch, cohort, figure)
+    report = _report(question, recipe, figure)
     if as_json:
         say(json.dumps(report, indent=2))
     else:
         _show(report)
 
 
-def _report(
-    model: ModelConfig,
-    shape: tuple[int, ...] | None,
-    classes: int | None,
-    batch: int,
-    cohort: int,
-    figure: Path | None,
-) -> dict[str, Any]:
+def _report(question: _Question, recipe: RunConfig | None, figure: Path | None) -> dict[str, Any]:
     """Return what a family costs, as it was worked out before or anew; draw it where asked to."""
-    what = repr((model, shape, classes, batch, cohort))
-    known: dict[str, Any] | None = None if figure else recall("families", what)
+    if recipe is not None:
+        question = _with_known_data(question, recipe)
+    # A user's own examples may be others tomorrow.
+    needs_data = recipe is not None and None in (question.shape, question.classes)
+    known: dict[str, Any] | None = None
+    if figure is None and not needs_data:
+        known = recall("families", repr(question))
     if known is not None:
         return known
     # Only here is torch needed.
     from nefl.estimate.family import cost_family
+    from nefl.tasks.finding import load_task
 
-    cost = cost_family(model, shape, classes, batch=batch, cohort=cohort)
-    if cost.built_in:
-        remember("families", what, cost.report)
+    cost = cost_family(
+        question.model,
+        question.shape,
+        question.classes,
+        batch=question.batch,
+        cohort=question.cohort,
+        usual=load_task(recipe).signature if recipe is not None and needs_data else None,
+    )
+    if cost.built_in and not needs_data:
+        remember("families", repr(question), cost.report)
     if figure is not None:
         from nefl.report.figures.family import family_figure
         from nefl.report.figures.vega import draw
 
-        picture = family_figure(cost.family, cost.rows, f"{model.name} under {model.method}")
-        write_output(figure, draw(picture, figure))
+        title = f"{question.model.name} under {question.model.method}"
+        write_output(figure, draw(family_figure(cost.family, cost.rows, title), figure))
     return cost.report
 
 
-def _members_of(recipe: str) -> tuple[MemberConfig, ...]:
-    """Return the submodels that a recipe lists.
-
-    Raises:
-        ConfigError: if it lists none.
-    """
-    from nefl.recipes import load_recipe
-
-    found = load_recipe(recipe).model.members
-    if not found:
-        raise ConfigError(f"{recipe}: lists no [[model.members]]; leave out --members")
-    return found
+def _with_known_data(question: _Question, recipe: RunConfig) -> _Question:
+    """Return a question with what the table of data sets says of a recipe's examples."""
+    known = DATASETS.get(recipe.data.name)
+    if known is None or known.rows is None or recipe.task not in (AUTO, IMAGES):
+        return question
+    return replace(
+        question,
+        shape=question.shape or known.input_shape,
+        classes=known.classes if question.classes is None else question.classes,
+    )
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

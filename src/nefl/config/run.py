@@ -15,8 +15,8 @@ from nefl.config.learning import (
     ScheduleConfig,
 )
 
-GIVEN = "given"
-"""What `task` says where the task was given in memory."""
+AUTO, IMAGES, GIVEN = "auto", "images", "given"
+"""What `task` says for what the data set is for, for images, and for one given in memory."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RunConfig(Part):
     about: str = ""
     seed: int = 0
     rounds: int = 500
-    task: str = "auto"
+    task: str = AUTO
     metrics: Names = ()
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -53,6 +53,7 @@ def cost_family(
     *,
     batch: int,
     cohort: int,
+    usual: Signature | None = None,
 ) -> FamilyCost:
     """Cost a family out.
 
@@ -62,16 +63,19 @@ def cost_family(
         classes: classes to tell apart, or numbers to foretell; likewise.
         batch: the batch size that the training memory is for.
         cohort: clients in a round, for the coverage.
+        usual: what is taken where no shape or number is given; the model's own if left out.
 
     Raises:
         NeflError: if there is no such family, or a model of the user's own does not run.
     """
     own = is_reference(model.name)
-    usual = SMALL_IMAGES if own else find_design(model.name).usual
+    guessed = input_shape is None and usual is None
+    if usual is None:
+        usual = SMALL_IMAGES if own else find_design(model.name).usual
     signature = signature_of(usual, input_shape, classes)
     family = family_of(model, signature)
     if own:
-        _try_out(model, family, signature, guessed=input_shape is None)
+        _try_out(model, family, signature, guessed=guessed)
     elif model.members:
         check_members(model, family, signature)
     alone = profile_family(family, signature, batch)

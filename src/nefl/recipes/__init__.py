@@ -32,6 +32,11 @@ def recipe_names() -> list[str]:
     return list(_recipes())
 
 
+def is_recipe(name: str) -> bool:
+    """Tell whether a name is that of a recipe, or of a file that may hold one."""
+    return name in _recipes() or Path(name).suffix in (".toml", ".json")
+
+
 def recipe_values(recipe: str) -> dict[str, Any]:
     """Return the settings of a recipe, given its name or the path of a TOML or JSON file.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nefl.config.run import GIVEN, RunConfig
+from nefl.config.run import AUTO, GIVEN, IMAGES, RunConfig
 from nefl.data.columns import Dataset, Examples
 from nefl.data.datasets import cache_examples, load_dataset
 from nefl.data.readers import NEXT, READERS, SERIES, TABLE, TEXT
@@ -18,8 +18,6 @@ from nefl.tasks.series import series_task
 from nefl.tasks.tables import table_task
 from nefl.tasks.task import Task
 from nefl.tasks.texts import next_token_task, text_task
-
-AUTO, IMAGES = "auto", "images"
 
 TASKS: Mapping[str, Callable[[RunConfig, Dataset], Task]] = {
     IMAGES: image_task,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nefl.config.run import GIVEN, RunConfig
+from nefl.config.run import GIVEN, IMAGES, RunConfig
 from nefl.data.arrays import IMAGE
 from nefl.data.class_names import numbered_classes, with_classes
 from nefl.data.columns import Columns, Dataset, Examples
@@ -18,7 +18,7 @@ from nefl.data.tables import FEATURES, own_table
 from nefl.data.texts import own_texts
 from nefl.errors import ConfigError, DataError
 from nefl.references import is_reference
-from nefl.tasks.finding import IMAGES, learned, task_of
+from nefl.tasks.finding import learned, task_of
 from nefl.tasks.task import Task
 
 
