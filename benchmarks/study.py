@@ -87,7 +87,7 @@ class Protocol:
         alone: the members that are trained alone too.
         needs_data: whether it is on CIFAR-10.
         tuned_on: the protocol whose server steps its arms take; its own if left out.
-        every_method: whether it has all methods of the recipes instead, with the plain average.
+        only: its arms, where it does not have those that every protocol has.
     """
 
     recipe: str
@@ -97,13 +97,11 @@ class Protocol:
     alone: Sequence[int] = MEMBERS
     needs_data: bool = True
     tuned_on: str = ""
-    every_method: bool = False
+    only: Sequence[Arm] = ()
 
     def all_arms(self) -> list[Arm]:
         """Return what is set beside each other."""
-        if self.every_method:
-            return [Arm(name, method(name), step="mean") for name in METHODS]
-        return [
+        return list(self.only) or [
             Arm(self.family, method(self.family)),
             within(self.family),
             Arm("fedavg-small", method("fedavg-small")),
@@ -118,12 +116,19 @@ RIVALS = (
     Arm("depthfl-sd", method("depthfl-sd")),
 )
 METHODS = [
-    name.removeprefix(FIRST)
+    Arm(name.removeprefix(FIRST), method(name.removeprefix(FIRST)), step="mean")
     for name in recipe_names()
     if name.startswith(FIRST) and not name.endswith("-dirichlet")
 ]
 LARGER = MEMBERS[1:]
 """Members of `nefl-wd` that are trained alone by the able; the first is `fedavg-small`."""
+
+CAPACITY: Mapping[str, Any] = {
+    "model.ratios": PAPER_RATIOS,
+    "data.train": 50000,
+    "clients.count": 500,
+}
+"""Small submodels, and enough data."""
 
 PROTOCOLS = {
     "first-iid": Protocol(
@@ -141,14 +146,24 @@ PROTOCOLS = {
     "capacity": Protocol(
         SMALL,
         "nefl-wd",
-        {
-            "rounds": 200,
-            "server.evaluate_every": 50,
-            "model.ratios": PAPER_RATIOS,
-            "data.train": 50000,
-            "clients.count": 500,
-        },
+        {"rounds": 200, "server.evaluate_every": 50, **CAPACITY},
         alone=LARGER,
+        tuned_on="first-iid",
+    ),
+    # All members alone take together the MACs of the family with members within: .287 and .204 of
+    # the rounds.
+    "first-equal": Protocol(
+        SMALL,
+        "nefl-d",
+        {"rounds": 29},
+        only=exclusive("nefl-d", MEMBERS),
+        tuned_on="first-iid",
+    ),
+    "capacity-equal": Protocol(
+        SMALL,
+        "nefl-wd",
+        {"rounds": 41, **CAPACITY},
+        only=[Arm("fedavg-small", method("fedavg-small")), *exclusive("nefl-wd", LARGER)],
         tuned_on="first-iid",
     ),
     "long": Protocol(
@@ -158,8 +173,8 @@ PROTOCOLS = {
         alone=(1, 3, 5),
         tuned_on="first-iid",
     ),
-    "methods-iid": Protocol(SMALL, "nefl-d", every_method=True),
-    "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", every_method=True),
+    "methods-iid": Protocol(SMALL, "nefl-d", only=METHODS),
+    "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", only=METHODS),
 }
 
 
