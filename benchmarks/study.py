@@ -150,19 +150,17 @@ PROTOCOLS = {
         alone=LARGER,
         tuned_on="first-iid",
     ),
-    # All members alone take together the MACs of the family with members within: .287 and .204 of
-    # the rounds.
-    "first-equal": Protocol(
+    "first-divided": Protocol(
         SMALL,
         "nefl-d",
-        {"rounds": 29},
+        {"clients.per_round": 1},
         only=exclusive("nefl-d", MEMBERS),
         tuned_on="first-iid",
     ),
-    "capacity-equal": Protocol(
+    "capacity-divided": Protocol(
         SMALL,
         "nefl-wd",
-        {"rounds": 41, **CAPACITY},
+        {"rounds": 200, "server.evaluate_every": 50, "clients.per_round": 1, **CAPACITY},
         only=[Arm("fedavg-small", method("fedavg-small")), *exclusive("nefl-wd", LARGER)],
         tuned_on="first-iid",
     ),
