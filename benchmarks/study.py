@@ -10,6 +10,7 @@ seed that does not count; what was chosen is noted beside the runs, in `chosen.j
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,13 @@ from typing import Any
 from nefl.recipes import recipe_names
 
 TUNING_SEED = 9
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    ),
+}
+"""What runs are started with: `own_classifier` stands beside this script."""
 STEPS: Mapping[str, Mapping[str, Any]] = {
     "mean": {},
     "momentum": {"server.step.name": "momentum", "server.step.momentum": 0.6},
@@ -42,12 +50,14 @@ class Arm:
         settings: what it sets besides the protocol.
         tuned_as: the arm whose tuned step it takes; its own if left out.
         step: the step it has by itself, where it is not to be tuned.
+        more: what it sets in place of the protocol's settings.
     """
 
     name: str
     settings: Mapping[str, Any]
     tuned_as: str = ""
     step: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def method(name: str, **options: Any) -> dict[str, Any]:
@@ -88,6 +98,7 @@ class Protocol:
         needs_data: whether it is on CIFAR-10.
         tuned_on: the protocol whose server steps its arms take; its own if left out.
         only: its arms, where it does not have those that every protocol has.
+        seeds: how many seeds it has at the most.
     """
 
     recipe: str
@@ -98,6 +109,7 @@ class Protocol:
     needs_data: bool = True
     tuned_on: str = ""
     only: Sequence[Arm] = ()
+    seeds: int = 3
 
     def all_arms(self) -> list[Arm]:
         """Return what is set beside each other."""
@@ -129,6 +141,29 @@ CAPACITY: Mapping[str, Any] = {
     "clients.count": 500,
 }
 """Small submodels, and enough data."""
+
+
+def nesting(name: str, family: str = "nefl-wd", **options: Any) -> Arm:
+    """Return one way of nesting width: like `within` in `capacity` but for what is given."""
+    how = method("within", family=family, **{"leave": 1.0, **options})
+    return Arm(name, how, tuned_as="within")
+
+
+WAYS_TO_NEST = (
+    nesting("corner-shared", leave=0.0),
+    nesting("corner-half-left", leave=0.5),
+    nesting("fading", leave=0.0, fade=0.0),
+    nesting("own-tensors", leave=0.0, trains="own"),
+    nesting("all", which="all"),
+    nesting("taught", teacher="largest"),
+    nesting("constant-steps", family="nefl-wd-nl"),
+    Arm("own-classifier", method("own_classifier:within"), tuned_as="within"),
+    replace(nesting("narrower"), more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
+    replace(nesting("more-rounds"), more={"rounds": 400}),
+    Arm("nefl-wd-more-rounds", method("nefl-wd"), tuned_as="nefl-d", more={"rounds": 400}),
+    Arm("small-more-rounds", method("fedavg-small"), tuned_as="fedavg-small", more={"rounds": 400}),
+)
+"""What else could end the trade between the smallest submodel and the others."""
 
 PROTOCOLS = {
     "first-iid": Protocol(
@@ -171,13 +206,27 @@ PROTOCOLS = {
         alone=(1, 3, 5),
         tuned_on="first-iid",
     ),
+    "nesting": Protocol(
+        SMALL,
+        "nefl-wd",
+        {"rounds": 200, "server.evaluate_every": 50, **CAPACITY},
+        only=WAYS_TO_NEST,
+        tuned_on="first-iid",
+        seeds=1,
+    ),
     "methods-iid": Protocol(SMALL, "nefl-d", only=METHODS),
     "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", only=METHODS),
 }
 
 
 def settings_of(protocol: Protocol, arm: Arm, step: str, seed: int, data: Path) -> list[str]:
-    given = {**protocol.settings, **arm.settings, **STEPS[step], "engine.name": "serial"}
+    given = {
+        **protocol.settings,
+        **arm.settings,
+        **arm.more,
+        **STEPS[step],
+        "engine.name": "serial",
+    }
     if protocol.needs_data:
         given["data.root"] = data
     flags = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
@@ -192,7 +241,9 @@ def run(folder: Path, command: Sequence[str]) -> Path:
         words = ["resume", str(folder)] if going_on else [*command, "--out", str(folder)]
         print("nefl", *words, flush=True)
         with folder.with_suffix(".log").open("a") as log:
-            done = subprocess.run([sys.executable, "-m", "nefl", *words], stdout=log, stderr=log)
+            done = subprocess.run(
+                [sys.executable, "-m", "nefl", *words], stdout=log, stderr=log, env=ENVIRONMENT
+            )
         if done.returncode:
             print(f"{folder.name}: failed, see {log.name}", flush=True)
     return folder
@@ -248,13 +299,13 @@ class Study:
         tuned_on = protocol.tuned_on or name
         there = PROTOCOLS[tuned_on]
         tuned = {arm.name: arm for arm in there.all_arms()}
-        steps = {arm.name: self.step(tuned_on, there, tuned[arm.name]) for arm in arms}
+        steps = {arm.name: self.step(tuned_on, there, tuned.get(arm.name, arm)) for arm in arms}
         jobs = [
             (
                 self.out / name / f"{arm.name}-s{seed}",
                 settings_of(protocol, arm, steps[arm.name], seed, self.data),
             )
-            for seed in range(seeds)
+            for seed in range(min(seeds, protocol.seeds))
             for arm in arms
         ]
         list(self.pool.map(lambda job: run(*job), jobs))
