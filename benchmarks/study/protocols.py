@@ -1,20 +1,6 @@
-"""Run the study of docs/study.md: families, models for everyone and members alone, several seeds.
+"""The protocols of docs/study.md: questions, and what is set beside each other to answer them."""
 
-    python benchmarks/study.py runs/study --data PATH/TO/cifar10 [--protocols first-iid ...]
-
-Each run is a plain `nefl train`; the command is printed before it starts. Finished runs are left
-alone and interrupted ones go on from their checkpoint, so the script can be stopped and started
-again. Runs side by side use the serial engine, one core each. Server steps are tuned first, on a
-seed that does not count; what was chosen is noted beside the runs, in `chosen.json`.
-"""
-
-import argparse
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +8,6 @@ from typing import Any
 from nefl.recipes import recipe_names
 
 TUNING_SEED = 9
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join(
-        filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
-    ),
-}
-"""What runs are started with: `own_classifier` stands beside this script."""
 STEPS: Mapping[str, Mapping[str, Any]] = {
     "mean": {},
     "momentum": {"server.step.name": "momentum", "server.step.momentum": 0.6},
@@ -157,7 +136,7 @@ WAYS_TO_NEST = (
     nesting("all", which="all"),
     nesting("taught", teacher="largest"),
     nesting("constant-steps", family="nefl-wd-nl"),
-    Arm("own-classifier", method("own_classifier:within"), tuned_as="within"),
+    Arm("own-classifier", method("benchmarks.study.own_classifier:within"), tuned_as="within"),
     replace(nesting("narrower"), more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
     replace(nesting("more-rounds"), more={"rounds": 400}),
     Arm("nefl-wd-more-rounds", method("nefl-wd"), tuned_as="nefl-d", more={"rounds": 400}),
@@ -231,99 +210,3 @@ def settings_of(protocol: Protocol, arm: Arm, step: str, seed: int, data: Path) 
         given["data.root"] = data
     flags = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     return ["train", protocol.recipe, "--seed", str(seed), *flags]
-
-
-def run(folder: Path, command: Sequence[str]) -> Path:
-    """Start a run, go on with it, or leave it as it is."""
-    if not (folder / "summary.json").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        going_on = (folder / "config.json").exists()
-        words = ["resume", str(folder)] if going_on else [*command, "--out", str(folder)]
-        print("nefl", *words, flush=True)
-        with folder.with_suffix(".log").open("a") as log:
-            done = subprocess.run(
-                [sys.executable, "-m", "nefl", *words], stdout=log, stderr=log, env=ENVIRONMENT
-            )
-        if done.returncode:
-            print(f"{folder.name}: failed, see {log.name}", flush=True)
-    return folder
-
-
-def average(folder: Path) -> float:
-    """Return a run's average over its submodels; the worst there is for one that failed."""
-    summary = folder / "summary.json"
-    return float(json.loads(summary.read_text())["average"]) if summary.exists() else float("-inf")
-
-
-class Study:
-    """All runs of the study, as far as they are asked for."""
-
-    def __init__(self, out: Path, data: Path, slots: int) -> None:
-        self.out, self.data, self.pool = out, data, ThreadPoolExecutor(slots)
-        self.notes = out / "chosen.json"
-        self.chosen: dict[str, str] = (
-            json.loads(self.notes.read_text()) if self.notes.exists() else {}
-        )
-
-    def best(self, question: str, runs: Mapping[str, tuple[Path, list[str]]]) -> str:
-        """Make runs and return which is best, on average over its submodels."""
-        if question not in self.chosen:
-            names, jobs = list(runs), list(runs.values())
-            folders = list(self.pool.map(lambda job: run(*job), jobs))
-            scores = dict(zip(names, map(average, folders), strict=True))
-            self.chosen[question] = max(scores, key=scores.__getitem__)
-            self.notes.write_text(json.dumps(self.chosen, indent=2) + "\n")
-            print(f"{question}: {self.chosen[question]} of {scores}", flush=True)
-        return self.chosen[question]
-
-    def step(self, name: str, protocol: Protocol, arm: Arm) -> str:
-        """Return an arm's server step in a protocol, tuned on its own."""
-        if arm.step or arm.tuned_as:
-            return arm.step or self.chosen[f"{name}/{arm.tuned_as}"]
-        folder = self.out / "tuning" / name
-        return self.best(
-            f"{name}/{arm.name}",
-            {
-                step: (
-                    folder / f"{arm.name}-{step}",
-                    settings_of(protocol, arm, step, TUNING_SEED, self.data),
-                )
-                for step in STEPS
-            },
-        )
-
-    def protocol(self, name: str, seeds: int) -> None:
-        """Tune the arms of a protocol, then make its runs, one seed of everything at a time."""
-        protocol = PROTOCOLS[name]
-        arms = sorted(protocol.all_arms(), key=lambda arm: bool(arm.tuned_as))
-        tuned_on = protocol.tuned_on or name
-        there = PROTOCOLS[tuned_on]
-        tuned = {arm.name: arm for arm in there.all_arms()}
-        steps = {arm.name: self.step(tuned_on, there, tuned.get(arm.name, arm)) for arm in arms}
-        jobs = [
-            (
-                self.out / name / f"{arm.name}-s{seed}",
-                settings_of(protocol, arm, steps[arm.name], seed, self.data),
-            )
-            for seed in range(min(seeds, protocol.seeds))
-            for arm in arms
-        ]
-        list(self.pool.map(lambda job: run(*job), jobs))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the runs' folders")
-    parser.add_argument("--data", type=Path, required=True, help="CIFAR-10's folder")
-    parser.add_argument("--protocols", nargs="+", default=list(PROTOCOLS), choices=PROTOCOLS)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--slots", type=int, default=2, help="runs side by side")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    study = Study(given.out, given.data.resolve(), given.slots)
-    for name in given.protocols:
-        study.protocol(name, given.seeds)
-
-
-if __name__ == "__main__":
-    main()
