@@ -44,7 +44,7 @@ def run(folder: Path, command: Sequence[str]) -> None:
 
 
 def average(folder: Path) -> float:
-    """Return a run's average over its submodels; the worst there is for one that failed."""
+    """Return a run's average over its submodels; minus infinity for one that failed."""
     summary = folder / "summary.json"
     return float(json.loads(summary.read_text())["average"]) if summary.exists() else float("-inf")
 
@@ -67,6 +67,11 @@ class Study:
             self.make(jobs)
             found = [self.known.get(folder, average(folder)) for folder, _ in jobs]
             scores = dict(zip(names, found, strict=True))
+            failed = [name for name, score in scores.items() if score == float("-inf")]
+            if failed:
+                raise SystemExit(
+                    f"{question}: {', '.join(failed)} failed; see its log, start again"
+                )
             self.chosen[question] = max(scores, key=scores.__getitem__)
             self.notes.write_text(json.dumps(self.chosen, indent=2) + "\n")
             print(f"{question}: {self.chosen[question]} of {scores}", flush=True)
@@ -74,8 +79,11 @@ class Study:
 
     def step(self, name: str, protocol: Protocol, arm: Arm) -> str:
         """Return an arm's server step in a protocol, tuned on its own."""
-        if arm.step or arm.tuned_as:
-            return arm.step or self.chosen[f"{name}/{arm.tuned_as}"]
+        if arm.step:
+            return arm.step
+        if arm.tuned_as:
+            other = next(each for each in protocol.all_arms() if each.name == arm.tuned_as)
+            return self.step(name, protocol, other)
         folder = self.out / "tuning" / name
         return self.best(
             f"{name}/{arm.name}",
@@ -91,7 +99,7 @@ class Study:
     def protocol(self, name: str, seeds: int) -> None:
         """Tune the arms of a protocol, then make its runs, one seed of everything at a time."""
         protocol = PROTOCOLS[name]
-        arms = sorted(protocol.all_arms(), key=lambda arm: bool(arm.tuned_as))
+        arms = protocol.all_arms()
         tuned_on = protocol.tuned_on or name
         there = PROTOCOLS[tuned_on]
         tuned = {arm.name: arm for arm in there.all_arms()}

@@ -139,7 +139,7 @@ WAYS_TO_NEST = (
     Arm("own-classifier", method("benchmarks.study.own_classifier:within"), tuned_as="within"),
     replace(nesting("narrower"), more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
     replace(nesting("more-rounds"), more={"rounds": 400}),
-    Arm("nefl-wd-more-rounds", method("nefl-wd"), tuned_as="nefl-d", more={"rounds": 400}),
+    Arm("nefl-wd-more-rounds", method("nefl-wd"), tuned_as="nefl-wd", more={"rounds": 400}),
     Arm("small-more-rounds", method("fedavg-small"), tuned_as="fedavg-small", more={"rounds": 400}),
 )
 """What else could end the trade between the smallest submodel and the others."""

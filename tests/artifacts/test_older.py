@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from nefl.artifacts.facts import read_facts
-from nefl.artifacts.notes import read_log
-from nefl.artifacts.older import ACCURACY
+from nefl.artifacts.notes import read_log, stored_config
+from nefl.artifacts.older import ACCURACY, settings_as_now
 from nefl.artifacts.summary import averages
+from nefl.config import RunConfig
 from nefl.nesting.signature import Signature
 
 FACTS = {
@@ -46,3 +47,16 @@ def test_damaged_facts_of_an_older_version_are_none(tmp_path: Path) -> None:
     for key, value in (("input_shape", "wide"), ("class_names", 3), ("class_names", [])):
         (tmp_path / "facts.json").write_text(json.dumps(FACTS | {key: value}))
         assert read_facts(tmp_path) is None
+
+
+def test_a_step_that_was_the_methods_is_left_to_it(tmp_path: Path) -> None:
+    """A run of an earlier version says `mean` where nothing was asked for."""
+    settings = RunConfig().to_dict()
+    settings["model"]["method"] = "nefl-co-wd"
+    settings["server"]["step"]["name"] = "mean"
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert stored_config(tmp_path).server.step.name == "auto"
+    for other in ({}, {"server": 3}, {"server": {"step": "mean"}}):
+        assert settings_as_now(dict(other)) == other
+    settings["server"]["step"]["name"] = "momentum"
+    assert settings_as_now(settings) == settings

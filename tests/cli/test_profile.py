@@ -7,7 +7,9 @@ from typer.testing import CliRunner
 
 from nefl.cli.app import app
 from nefl.cli.profile import show_blocks
+from nefl.config.reading import config_from, with_settings
 from nefl.errors import OwnCodeError
+from nefl.running.assembly import assemble
 from nefl.wording import counted, show_bytes, show_count
 
 from .conftest import call, run
@@ -76,6 +78,55 @@ def test_a_recipe_is_costed_on_its_own_data(tmp_path: Path) -> None:
         found = [report[key] for key in ("method", "input", "classes", "batch")]
         cohort, members = report["expected_coverage"]["cohort"], len(report["submodels"])
         assert (*found, cohort, members) == expected
+
+
+TRAINED = {
+    "optimiser": {"local.optimizer": "adam"},
+    "sets": {"model.method": "scaffold"},
+    "wire": {"wire.down": "int8", "wire.up": "bfloat16"},
+    "within": {
+        "model.method": "within",
+        "model.method_options.from_round": 3,
+        "model.method_options.every": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("what", TRAINED)
+def test_a_recipe_is_priced_as_its_run_is(what: str, quick: dict[str, Any], tmp_path: Path) -> None:
+    settings = with_settings(quick, TRAINED[what])
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(settings))
+    result = CliRunner().invoke(app, ["profile", str(recipe), "--json"])
+    assert result.exit_code == 0, result
+    shown = json.loads(result.stdout)["submodels"]
+    for row, price in zip(shown, assemble(config_from(settings)).profiles(), strict=True):
+        for key in ("train_macs", "train_memory_bytes", "down_bytes", "up_bytes"):
+            assert row[key] == getattr(price, key), key
+
+
+OWN_TABLE = """
+import nefl
+
+def make(outputs, input_shape):
+    return nefl.make_family("mlp", "nefl-w", classes=outputs, input_shape=input_shape)
+"""
+
+
+def test_a_model_of_ones_own_for_other_things_than_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_table.py").write_text(OWN_TABLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'rounds = 1\n[model]\nname = "own_table:make"\n[data]\nname = "breast-cancer"\n'
+    )
+    for asked in ([str(recipe)], ["own_table:make", "--input", "30", "--classes", "2"]):
+        result = CliRunner().invoke(app, ["profile", *asked, "--json"])
+        assert result.exit_code == 0, result
+        report = json.loads(result.stdout)
+        assert (report["input"], report["classes"]) == ([30], 2)
 
 
 def test_table_for_people() -> None:

@@ -70,7 +70,7 @@ def apart(student: int, teacher: int) -> Tensor:
 @pytest.mark.parametrize("which", ["own", "one", "drawn", "smallest", "smallest+drawn", "all"])
 @pytest.mark.parametrize("every", [1, 2])
 def test_members_are_run_as_often_as_is_charged(which: str, every: int) -> None:
-    objective = Within(cast("Any", which), every=every if which != "one" else 1)
+    objective = Within(cast("Any", which), every=1 if which in ("one", "own") else every)
     where, asked = local()
     where.within = {m: where.within[m] for m in inside_of(objective, where)}
     steps = 600
@@ -163,7 +163,15 @@ def test_a_client_with_nothing_inside_trains_as_ever() -> None:
         ({"from_round": 1.5}, "from_round is 1.5: give a whole number from 1"),
         ({"teaching": 1.1}, "teaching is 1.1: give a share from 0 to 1"),
         ({"leave": 2}, "leave is 2: give a share from 0 to 1"),
-        ({"leave": 1.0, "which": "own"}, "left to a member that does not train them; set which"),
+        (
+            {"leave": 1.0, "which": "own"},
+            "which is 'own': nothing is trained inside, so leave would",
+        ),
+        (
+            {"every": 2, "fade": 0.5, "which": "own"},
+            "so fade, every would have no effect",
+        ),
+        ({"leave": 1.0, "which": "one"}, "left to a member that does not train them; set which"),
         ({"leave": 1.0, "trains": "own"}, "which is 'smallest' and trains is 'own'"),
         ({"temperature": 2.0}, "temperature without a teacher"),
         ({"temperature": 0}, "temperature is 0: give a number above 0"),

@@ -286,3 +286,41 @@ def test_the_servers_memory_includes_its_steps(quick: dict[str, Any]) -> None:
         more = 2 * sets * sum(info.nbytes for info in layout.values())
         assert cost.server_memory == plain.server_memory + more
         assert cost.memory_here == plain.memory_here + more
+
+
+def test_each_way_has_its_own_bytes(quick: dict[str, Any]) -> None:
+    """All who are asked receive, those who count send; the formats differ."""
+    changes = {
+        "clients.capability": "devices",
+        "clients.devices": [
+            {"name": "one", "memory": 1e9, "macs_per_second": 1e9, "bandwidth": 1e6}
+        ],
+        "clients.over_select": 2.0,
+        "wire.up": "int8",
+    }
+    setting = assemble(config_from(with_settings(quick, changes)))
+    cost = cost_of(setting, setting.profiles())
+    down, up = (
+        [getattr(profile, f"{way}_bytes") for profile in setting.profiles()]
+        for way in ("down", "up")
+    )
+    assert up[-1] < down[-1] / 2
+    full = len(down) - 1  # every device takes the full model
+    rounds, asked, wanted = quick["rounds"], 8, 4
+    assert cost.total_bytes == rounds * (asked * down[full] + wanted * up[full])
+
+
+def test_who_is_trained_within_whom_is_said(quick: dict[str, Any]) -> None:
+    changes = {"model.method": "within", "model.method_options.family": "nefl-d"}
+    setting = assemble(config_from(with_settings(quick, changes)))
+    assert cost_of(setting, setting.profiles()).within == "1 in 2; none in 3; 3 in 4; 1 in 5"
+    plain = assemble(config_from(quick))
+    assert not cost_of(plain, plain.profiles()).within
+
+
+def test_submodels_that_stay_locked_are_named(quick: dict[str, Any]) -> None:
+    changes = {"clients.small_first": (2, 40)}
+    setting = assemble(config_from(with_settings(quick, changes)))
+    notes = cost_of(setting, setting.profiles()).notes
+    [idle] = [note for note in notes if "nobody trains submodel" in note]
+    assert "nobody trains submodel 2, 3, 4, 5 in all 4 rounds" in idle

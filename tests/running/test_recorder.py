@@ -49,7 +49,7 @@ def test_the_last_round_is_saved_though_the_device_is_gone(
 
     after = ServerState(1, elsewhere(first.shared), tuple(map(elsewhere, first.per_submodel)))
     folder = RunFolder.create(tmp_path / "run", config)
-    recorder = Recorder(folder, config, first, ACCURACY)
+    recorder = Recorder(folder, config, first, ACCURACY, lambda *_: 0.0)
     recorder.round_done(after, RoundReport(1, 4, 0.0, {}, 0.0, 0, 0, ()), None)
     monkeypatch.setattr(OnADevice, "broken", True)
     recorder.save()
@@ -77,7 +77,7 @@ def test_a_best_that_a_stop_interrupted_is_saved_with_the_checkpoint(
     family = make_family("resnet8", "nefl-wd", input_shape=(1, 8, 8))
     first = family.initial_state(0)
     folder = RunFolder.create(tmp_path / "run", config)
-    recorder = Recorder(folder, config, first, ACCURACY)
+    recorder = Recorder(folder, config, first, ACCURACY, lambda *_: 0.0)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

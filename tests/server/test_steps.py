@@ -480,9 +480,12 @@ def test_what_is_no_step_is_refused(given: dict[str, Any], message: str) -> None
         find_step(ServerConfig(step=StepConfig(**given)))
 
 
-def test_a_method_with_a_step_takes_no_other() -> None:
-    with pytest.raises(ConfigError, match="'adam': method feddyn has a step of its own; leave"):
-        find_step(ServerConfig(step=StepConfig("adam")), FedDyn(), method="feddyn")
+@pytest.mark.parametrize("asked", ["adam", "mean"])
+def test_a_method_with_a_step_takes_no_other(asked: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{asked}': method feddyn has a step of its own; leave"):
+        find_step(ServerConfig(step=StepConfig(asked)), FedDyn(), method="feddyn")
+    own = FedDyn()
+    assert find_step(ServerConfig(), own, method="feddyn", sends=own.needs) is own
 
 
 @pytest.mark.parametrize("step", [Scaffold(), FedDyn()])
@@ -496,8 +499,8 @@ def test_what_is_published_for_equal_clients_refuses_weights(step: ServerStep) -
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "sgd"}, "'sgd' is unknown; there are: mean, momentum, adam, yogi, or give"),
-        ({"rate": 0.5}, "server.step.rate: step 'mean' has none; it has no settings"),
+        ({"name": "sgd"}, "'sgd' is unknown; there are: auto, mean, momentum, adam, yogi, or give"),
+        ({"rate": 0.5}, "server.step.rate: step 'auto' has none; it has no settings"),
         ({"name": "momentum", "tau": 0.5}, "step.tau: step 'momentum' has none; it has rate, mom"),
         ({"name": "adam", "momentum": 1.0}, "server.step.momentum is 1.0: give 0 or more, below 1"),
         ({"name": "adam", "rate": 0.0}, "server.step.rate is 0.0: give above 0"),

@@ -83,6 +83,11 @@ def write_facts(run: Path, find: Callable[[], Facts]) -> None:
         write_json(run / FACTS, asdict(find()))
 
 
+def drop_facts(run: Path) -> None:
+    """Forget the facts of a run, to be noted anew."""
+    (run / FACTS).unlink(missing_ok=True)
+
+
 def read_facts(run: Path) -> Facts | None:
     """Return the facts of a run; nothing if they are not there or not whole."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nefl.artifacts.older import event_as_now
+from nefl.artifacts.older import event_as_now, settings_as_now
 from nefl.config import RunConfig
 from nefl.config.reading import config_from, read_config
 from nefl.errors import ConfigError, RunError
@@ -60,7 +60,8 @@ def stored_config(run: Path) -> RunConfig:
     if not there:
         raise RunError(f"{run}: is no run's folder (it has no {CONFIG})")
     try:
-        return config_from(read_config(run / CONFIG, stored=True), str(run / CONFIG))
+        values = settings_as_now(read_config(run / CONFIG, stored=True))
+        return config_from(values, str(run / CONFIG))
     except ConfigError as error:
         raise RunError(str(error)) from None
 

@@ -97,6 +97,7 @@ def _lines(cost: RunCost) -> list[tuple[str, str]]:
         ("server memory", f"{show_bytes(cost.server_memory)} of weights while a round is averaged"),
         ("memory here", f"{show_bytes(cost.memory_here)} with {processes}, data and code aside"),
         ("traffic", f"{sent}, down and up together"),
+        *([("members within", cost.within)] if cost.within else []),
         ("work", f"{show_work(cost.total_macs)} of local training"),
         ("time here", _time(cost.seconds, processes)),
     ]

@@ -12,12 +12,13 @@ from rich.table import Table
 
 from nefl.cli.terminal import console_for_tables, say
 from nefl.cli.user_files import write_output
-from nefl.config import ModelConfig, RunConfig
+from nefl.config import LocalConfig, ModelConfig, RunConfig, WireConfig
 from nefl.config.learning import LORA
 from nefl.config.run import AUTO, IMAGES
 from nefl.data.catalog import DATASETS
 from nefl.errors import ConfigError
 from nefl.recipes import is_recipe, load_recipe
+from nefl.references import own_model
 from nefl.remembered import recall, remember
 from nefl.wording import counted, show_bytes, show_count
 
@@ -33,15 +34,21 @@ class _Question:
         model: the model and its method.
         shape: one example; what is usual if left out.
         classes: classes to tell apart, or numbers to foretell; likewise.
-        batch: the batch size that the training memory is for.
+        local: how clients train.
         cohort: clients in a round.
+        rounds: rounds of the run.
+        wire: how weights travel.
+        spread: how far a client strays from its tier.
     """
 
     model: ModelConfig
     shape: tuple[int, ...] | None
     classes: int | None
-    batch: int
+    local: LocalConfig
     cohort: int
+    rounds: int
+    wire: WireConfig
+    spread: int
 
 
 def profile(
@@ -92,15 +99,20 @@ def profile(
         model = replace(model, method=method, method_options={})
     if ratios is not None:
         model = replace(model, ratios=tuple(parse_ratios(ratios)), members=())
+    if batch is not None and not 1 <= batch <= MAX_BATCH:
+        raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
+    run = recipe or RunConfig(rounds=1)
+    clients = run.clients
     question = _Question(
         model,
         None if input_shape is None else parse_shape(input_shape),
         classes,
-        batch if batch is not None else 32 if recipe is None else recipe.local.batch_size,
-        cohort if cohort is not None else 10 if recipe is None else recipe.clients.per_round,
+        run.local if batch is None else replace(run.local, batch_size=batch),
+        clients.per_round if cohort is None else cohort,
+        run.rounds,
+        run.wire,
+        0 if clients.capability == "fixed" else clients.spread,
     )
-    if not 1 <= question.batch <= MAX_BATCH:
-        raise ConfigError(f"batch {batch}: give a number from 1 to {MAX_BATCH}")
     if question.cohort < 1:
         raise ConfigError(f"cohort {cohort}: give 1 or more clients")
     report = _report(question, recipe, figure)
@@ -115,7 +127,8 @@ def _report(question: _Question, recipe: RunConfig | None, figure: Path | None) 
     if recipe is not None:
         question = _with_known_data(question, recipe)
     # A user's own examples may be others tomorrow.
-    needs_data = recipe is not None and None in (question.shape, question.classes)
+    unknown = None in (question.shape, question.classes) or own_model(question.model)
+    needs_data = recipe is not None and unknown
     known: dict[str, Any] | None = None
     if figure is None and not needs_data:
         known = recall("families", repr(question))
@@ -125,13 +138,18 @@ def _report(question: _Question, recipe: RunConfig | None, figure: Path | None) 
     from nefl.estimate.family import cost_family
     from nefl.tasks.finding import load_task
 
+    task = load_task(recipe) if recipe is not None and needs_data else None
     cost = cost_family(
         question.model,
         question.shape,
         question.classes,
-        batch=question.batch,
+        local=question.local,
         cohort=question.cohort,
-        usual=load_task(recipe).signature if recipe is not None and needs_data else None,
+        rounds=question.rounds,
+        wire=question.wire,
+        spread=question.spread,
+        usual=None if task is None else task.signature,
+        arguments=None if task is None else task.model_arguments(),
     )
     if cost.built_in and not needs_data:
         remember("families", repr(question), cost.report)
@@ -189,7 +207,7 @@ def _show(report: Mapping[str, Any]) -> None:
     table = Table(
         title=f"{report['model']} under {report['method']}, {classes}, {shape}",
         caption=f"submodels from {report['family']}; training memory for batches of "
-        f"{report['batch']}; bytes sent one way by wire format; an element is in "
+        f"{report['batch']}; {_within(report)}bytes sent one way by wire format; an element is in "
         f"{counted(report['min_coverage'], 'submodel')} or more, and trained by "
         f"{cover['minimum']:.1f} of {counted(cover['cohort'], 'client')} or more in an average "
         "round",
@@ -218,6 +236,11 @@ def _show(report: Mapping[str, Any]) -> None:
     average = report["average"]
     table.add_row("ø", *[""] * 5, show_count(average["params"]), show_count(average["macs_total"]))
     console_for_tables().print(table)
+
+
+def _within(report: Mapping[str, Any]) -> str:
+    """Say what is trained besides, which the MACs of a forward pass do not count."""
+    return f"trained within: {report['within']} (not in these MACs); " if report["within"] else ""
 
 
 def show_blocks(blocks: Sequence[Sequence[float]]) -> str:

@@ -1,6 +1,7 @@
 """A smaller member inside a client's own submodel: how it runs on the weights of that one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,6 @@ class Member:
             if name in places and name not in own
         }
         self._statistics = {name for name, _ in module.named_buffers(remove_duplicate=False)}
-        self._kept_out: dict[str, Tensor] = {}
 
     def run(
         self,
@@ -66,15 +66,11 @@ class Member:
         """
         every = model.named_parameters(remove_duplicate=False)
         named = {name: parameter for name, parameter in every if parameter.requires_grad}
-        left: dict[str, Tensor] = {}
-        for name in self._corners.keys() & named.keys():
-            whole = named[name]
-            if name not in self._kept_out:
-                kept_out = torch.zeros_like(whole, requires_grad=False)
-                kept_out[self._corners[name]] = share
-                self._kept_out[name] = kept_out
-            left[name] = torch.lerp(whole, whole.detach(), self._kept_out[name])
-        return left
+        left: Callable[..., Tensor] = _Left.apply
+        return {
+            name: left(named[name], self._corners[name], share)
+            for name in self._corners.keys() & named.keys()
+        }
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters, by the names they travel by."""
@@ -85,6 +81,22 @@ class Member:
         """Return its own tensors, statistics among them, by the names they travel by."""
         tensors = self._module.state_dict().items()
         return {member_name(self._number, n): t for n, t in tensors if n in self._own}
+
+
+class _Left(torch.autograd.Function):
+    """A tensor as it is, from whose corner a share of the gradient is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, where: tuple[slice, ...], share: float) -> Tensor:
+        ctx.where, ctx.share = where, share
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        [gradient] = gradients
+        left = gradient.clone()  # others may look at the one that came
+        left[ctx.where] *= 1 - ctx.share
+        return left, None, None
 
 
 def _places(module: nn.Module) -> set[str]:

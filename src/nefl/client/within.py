@@ -1,7 +1,7 @@
 """The objective that trains smaller members inside a client's own submodel."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
@@ -99,6 +99,12 @@ class Within(Objective):
             self.which != "one" or plain,
             "every, weight and fade: with which 'one' a step trains a single member, which counts "
             "in full; leave them out",
+        )
+        given = [f.name for f in fields(Within) if getattr(self, f.name) != f.default]
+        require(
+            self.which != "own" or given == ["which"],
+            f"which is 'own': nothing is trained inside, so {', '.join(given[1:])} would have no "
+            "effect; leave it out, or set which to 'smallest', say",
         )
         inside_trains = self.which not in ("own", "one") and self.trains == "all"
         require(

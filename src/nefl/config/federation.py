@@ -153,6 +153,7 @@ class ClientsConfig(Part):
 
 
 STEP_OPTIONS = {
+    "auto": (),
     "mean": (),
     "momentum": ("rate", "momentum"),
     "adam": ("rate", "momentum", "beta2", "tau"),
@@ -166,17 +167,17 @@ class StepConfig(Part):
     """What the server makes of a round's average.
 
     Attributes:
-        name: `mean`, which takes it as it is; `momentum`, `adam` or `yogi`, which move towards it
-            with a memory of earlier rounds; or one's own as `package.module:thing`, a class or a
-            function that is called with the settings below that are given, and returns a
-            `ServerStep`.
+        name: `auto`, the method's own step where it has one, else `mean`; `mean`, which takes the
+            average as it is; `momentum`, `adam` or `yogi`, which move towards it with a memory of
+            earlier rounds; or one's own as `package.module:thing`, a class or a function that is
+            called with the settings below that are given, and returns a `ServerStep`.
         rate: how far a step goes.
         momentum: how much of the last step goes into the next; beta 1 of `adam` and `yogi`.
         beta2: for `adam` and `yogi`, the same for squares.
         tau: for `adam` and `yogi`, how small a change may be and still count in full.
     """
 
-    name: str = "mean"
+    name: str = "auto"
     rate: float | None = None
     momentum: float | None = None
     beta2: float | None = None
@@ -211,6 +212,10 @@ class StepConfig(Part):
         """The settings that are given, by name."""
         values = {key: getattr(self, key) for key in ("rate", "momentum", "beta2", "tau")}
         return {key: value for key, value in values.items() if value is not None}
+
+
+TRIM = 0.2
+"""The share that a trimmed mean leaves out at each end, where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +257,7 @@ class ServerConfig(Part):
     keep: int = 2
     recalibrate: bool = False
     average: str = "mean"
-    trim: float = 0.2
+    trim: float = TRIM
     min_holders: int = 1
     norm_limit: float | None = None
     clip_update: float | None = None
@@ -286,6 +291,10 @@ def _check_average(server: ServerConfig) -> None:
         f"server.average {server.average!r} counts heads; set server.weighting to 'equal'",
     )
     require(0 < server.trim < 0.5, f"server.trim is {server.trim}: give above 0, below 0.5")
+    require(
+        server.trim == TRIM or server.average == "trimmed-mean",
+        f"server.trim belongs to server.average 'trimmed-mean', which is {server.average!r}",
+    )
     require(server.min_holders >= 1, f"server.min_holders is {server.min_holders}: give 1 or more")
     require(
         server.min_holders == 1 or voting,

@@ -9,12 +9,14 @@ from nefl.config import RunConfig
 from nefl.engines.devices import place_workers
 from nefl.estimate.timing import StepTime
 from nefl.nesting.coverage import min_coverage, uncovered
+from nefl.nesting.inside import say_within
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import PASSES
 from nefl.nesting.sets import memory_layout
 from nefl.nesting.spec import Family
 from nefl.rounds import Plan
 from nefl.running.assembly import Setting
+from nefl.running.costs import Work
 from nefl.server.aggregate import GROUP
 from nefl.server.closing import simulated_closing
 from nefl.server.cohort import assign_submodels, sample_cohort
@@ -66,6 +68,7 @@ class RunCost:
         seconds: estimated time on this machine, if it was measured.
         notes: what is not as it should be, though nothing forbids to start.
         tokens: tokens of an example; 0 where examples have none.
+        within: which members are trained within which submodels, in words; empty where none are.
     """
 
     config: RunConfig
@@ -84,6 +87,7 @@ class RunCost:
     seconds: float | None
     notes: tuple[str, ...]
     tokens: int = 0
+    within: str = ""
 
 
 def cost_of(
@@ -108,15 +112,11 @@ def cost_of(
     counts = Counter(task.submodel for tasks in rounds for task in tasks)
     drawn = max(1, sum(counts.values()))
     scale = config.rounds / len(rounds)
-    payload = [profile.payload_bytes for profile in profiles]
-    sent = scale * sum(
-        payload[task.submodel - 1] for some in (asked, rounds) for tasks in some for task in tasks
-    )
-    macs = (scale * config.local.epochs) * sum(
-        profiles[task.submodel - 1].train_macs * int(sizes[task.client])
-        for tasks in rounds
-        for task in tasks
-    )
+    down = sum(profiles[task.submodel - 1].down_bytes for tasks in asked for task in tasks)
+    up = sum(profiles[task.submodel - 1].up_bytes for tasks in rounds for task in tasks)
+    sent = scale * (down + up)
+    work = setting.work()
+    macs = scale * sum(_macs(work, tasks) for tasks in rounds)
     workers = len(place_workers(config.engine, config.clients.per_round))
     client_memory = max(profile.train_memory_bytes for profile in profiles)
     server_memory = _server_memory(setting.plan)
@@ -150,7 +150,16 @@ def cost_of(
         seconds=_seconds(setting, rounds, times, steps, max(1, workers)) if times else None,
         notes=(*notes, *_coverage_notes(setting, counts), *_memory_notes(memory_here)),
         tokens=setting.task.signature.numel if setting.task.signature.tokens else 0,
+        within=say_within(family),
     )
+
+
+def _macs(work: Work, tasks: Sequence[TrainTask]) -> float:
+    """Return the MACs of a round's tasks, if there are any."""
+    clients: dict[int, list[int]] = {}
+    for task in tasks:
+        clients.setdefault(task.submodel, []).append(task.client)
+    return work.of(tasks[0].round_number, clients) if tasks else 0.0
 
 
 def _drawn_rounds(setting: Setting) -> list[list[TrainTask]]:
@@ -195,15 +204,23 @@ def _server_memory(plan: Plan) -> int:
     return _state_bytes(plan.family) * copies * (1 + len(plan.sends)) + 2 * memory + received
 
 
-def _coverage_notes(setting: Setting, counts: Mapping[int, int]) -> list[str]:
+def _coverage_notes(setting: Setting, counts: Counter[int]) -> list[str]:
     missing = sum(uncovered(setting.family, [k for k, n in counts.items() if n]).values())
     rounds = setting.config.rounds
     among = f"{SAMPLED_ROUNDS} of {rounds}" if rounds > SAMPLED_ROUNDS else f"all {rounds}"
-    note = (
-        f"coverage: nobody trains {missing} elements of the global model in {among} rounds; give "
-        "more clients a larger submodel"
-    )
-    return [note] if missing else []
+    idle = [str(k) for k in range(1, len(setting.family) + 1) if not counts[k]]
+    remedy = "give more clients a larger submodel, or small_first fewer rounds"
+    notes = []
+    if idle:
+        notes.append(
+            f"coverage: nobody trains submodel {', '.join(idle)} in {among} rounds; {remedy}"
+        )
+    if missing:
+        notes.append(
+            f"coverage: nobody trains {missing} elements of the global model in {among} rounds; "
+            f"{remedy}"
+        )
+    return notes
 
 
 def _memory_notes(needed: int) -> list[str]:

@@ -1,12 +1,14 @@
 """What a family costs, without any run: the price of each submodel, and how often it is trained."""
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nefl.config import ModelConfig
+from nefl.config import LocalConfig, ModelConfig, WireConfig
 from nefl.errors import OwnCodeError
 from nefl.methods import METHODS, family_of, method_of, priced
 from nefl.models.images import SMALL_IMAGES
@@ -17,12 +19,14 @@ from nefl.nesting.coverage import (
     min_coverage,
     uncovered,
 )
+from nefl.nesting.inside import say_within
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import profile_family
 from nefl.nesting.signature import Signature
 from nefl.nesting.spec import Family
-from nefl.nesting.tiers import submodel_probabilities
-from nefl.references import is_reference
+from nefl.nesting.tiers import TIER_SPREAD, submodel_probabilities
+from nefl.references import import_function, is_reference
+from nefl.running.costs import kept_copies
 from nefl.running.tryout import EXAMPLES, check_members, try_out
 from nefl.tasks.losses import cross_entropy
 from nefl.wire.coding import DTYPES
@@ -51,9 +55,13 @@ def cost_family(
     input_shape: tuple[int, ...] | None,
     classes: int | None,
     *,
-    batch: int,
+    local: LocalConfig,
     cohort: int,
+    rounds: int = 1,
+    wire: WireConfig | None = None,
+    spread: int = TIER_SPREAD,
     usual: Signature | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> FamilyCost:
     """Cost a family out.
 
@@ -61,9 +69,13 @@ def cost_family(
         model: the model and its method.
         input_shape: one example; what is usual for the model if left out.
         classes: classes to tell apart, or numbers to foretell; likewise.
-        batch: the batch size that the training memory is for.
+        local: how clients train: its batches and optimiser count.
         cohort: clients in a round, for the coverage.
+        rounds: rounds of the run, over whose work the mean is taken.
+        wire: how weights travel; as they are, if left out.
+        spread: how far a client strays from its tier, for the coverage.
         usual: what is taken where no shape or number is given; the model's own if left out.
+        arguments: what the task calls a user's own model with; by its parameters, if left out.
 
     Raises:
         NeflError: if there is no such family, or a model of the user's own does not run.
@@ -73,20 +85,22 @@ def cost_family(
     if usual is None:
         usual = SMALL_IMAGES if own else find_design(model.name).usual
     signature = signature_of(usual, input_shape, classes)
-    family = family_of(model, signature)
+    family = family_of(model, signature, _arguments(model, signature, arguments) if own else None)
     if own:
         _try_out(model, family, signature, guessed=guessed)
     elif model.members:
         check_members(model, family, signature)
-    alone = profile_family(family, signature, batch)
-    rows = tuple(priced(alone, family, method_of(model).objective, rounds=1))
+    copies = kept_copies(model, local)
+    alone = profile_family(family, signature, local.batch_size, copies)
+    rows = tuple(priced(alone, family, method_of(model).objective, rounds, copies, wire))
     report = {
         "model": model.name,
         "method": model.method,
         "classes": signature.outputs,
         "input": list(signature.input_shape),
-        "batch": batch,
+        "batch": local.batch_size,
         "family": family.source,
+        "within": say_within(family),
         "submodels": [asdict(row) | {"wire": _sent(family, row.index)} for row in rows],
         "average": {
             "params": sum(row.params for row in rows) / len(rows),
@@ -95,9 +109,27 @@ def cost_family(
         },
         "min_coverage": min_coverage(family),
         "uncovered_without_full": sum(uncovered(family, range(1, len(family))).values()),
-        "expected_coverage": {"cohort": cohort, **asdict(_coverage(family, cohort))},
+        "expected_coverage": {"cohort": cohort, **asdict(_coverage(family, cohort, spread))},
     }
     return FamilyCost(family, rows, report, not own and model.method in METHODS)
+
+
+def _arguments(
+    model: ModelConfig, signature: Signature, arguments: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return what a user's own model function is called with: images bring `classes`, all other
+    tasks `outputs`.
+    """
+    if arguments is None:
+        takes = inspect.signature(import_function(model.name)).parameters
+        outputs = "outputs" if "outputs" in takes and "classes" not in takes else "classes"
+        return {outputs: signature.outputs, "input_shape": signature.input_shape}
+    now = {
+        "classes": signature.outputs,
+        "outputs": signature.outputs,
+        "input_shape": signature.input_shape,
+    }
+    return {key: now.get(key, value) for key, value in arguments.items()}
 
 
 def signature_of(
@@ -141,7 +173,7 @@ def _try_out(model: ModelConfig, family: Family, signature: Signature, *, guesse
         ) from error.__cause__
 
 
-def _coverage(family: Family, cohort: int) -> ExpectedCoverage:
+def _coverage(family: Family, cohort: int, spread: int) -> ExpectedCoverage:
     """Return the coverage of a round under the paper's tiers, evenly filled."""
-    even = submodel_probabilities([1] * len(family), len(family))
+    even = submodel_probabilities([1] * len(family), len(family), spread)
     return expected_coverage(family, cohort, even)

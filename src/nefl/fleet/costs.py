@@ -96,7 +96,7 @@ class Training:
         objective = method_of(config.model).objective
         return cls(
             config.local.batch_size,
-            kept_copies(config),
+            kept_copies(config.model, config.local),
             tuple(objective.receives),
             tuple(objective.sends),
             config.wire,

@@ -16,7 +16,7 @@ from nefl.methods.finding import (
     networks_of,
 )
 from nefl.methods.method import Method
-from nefl.methods.prices import priced
+from nefl.methods.prices import macs_in_round, priced
 from nefl.methods.table import METHODS
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "check_sets",
     "family_of",
     "find_method",
+    "macs_in_round",
     "make_family",
     "method_of",
     "method_reference",

@@ -48,6 +48,29 @@ def priced(
     )
 
 
+def macs_in_round(
+    profiles: Sequence[SubmodelProfile],
+    family: Family,
+    objective: Objective,
+    submodel: int,
+    round_number: int,
+) -> float:
+    """Return the MACs of training on an example in a round, members within included.
+
+    Args:
+        profiles: what each submodel costs by itself.
+        family: the family, with the members that are trained within.
+        objective: what clients follow.
+        submodel: the client's own.
+        round_number: the round, from 1.
+    """
+    members = family.members_within(submodel)
+    if not members:
+        return profiles[submodel - 1].train_macs
+    work = objective.work(members, submodel, round_number)
+    return sum(often * profiles[number - 1].train_macs for number, often in work.items())
+
+
 def _macs(
     profiles: Sequence[SubmodelProfile],
     family: Family,
@@ -55,15 +78,12 @@ def _macs(
     submodel: int,
     rounds: int,
 ) -> float:
-    members = family.members_within(submodel)
-    if not members:
+    """Return what an example takes on average over the rounds."""
+    if not family.members_within(submodel):
         return profiles[submodel - 1].train_macs
-    total = sum(
-        often * profiles[number - 1].train_macs
-        for round_number in range(1, rounds + 1)
-        for number, often in objective.work(members, submodel, round_number).items()
-    )
-    return total / rounds
+    numbers = range(1, rounds + 1)
+    each = [macs_in_round(profiles, family, objective, submodel, number) for number in numbers]
+    return sum(each) / rounds
 
 
 def _more_memory(

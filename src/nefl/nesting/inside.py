@@ -46,6 +46,20 @@ def train_within(family: Family, members: Callable[[int], Sequence[int]]) -> Fam
     return family if within == family.within else replace(family, within=within)
 
 
+def say_within(family: Family) -> str:
+    """Say which members are trained within which submodels; nothing where none are.
+
+    A submodel that none of them is inside trains alone, though it is not the smallest.
+    """
+    if not family.within:
+        return ""
+    told = [
+        f"{', '.join(map(str, family.members_within(k))) or 'none'} in {k}"
+        for k in range(2, len(family) + 1)
+    ]
+    return "; ".join(told)
+
+
 def alone(family: Family) -> Family:
     """Return the family whose submodels train nothing inside them."""
     return replace(family, within=()) if family.within else family

@@ -51,7 +51,7 @@ from nefl.nesting.spec import Family
 from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code, own_model
 from nefl.rounds import Engine, Plan
-from nefl.running.costs import run_profiles
+from nefl.running.costs import Work, run_profiles
 from nefl.running.tryout import EXAMPLES, check_members, try_metrics, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
@@ -215,6 +215,10 @@ class Setting:
         """Return what the submodels cost in this run, smallest first."""
         return run_profiles(self.config, self.family, self.task.signature)
 
+    def work(self) -> Work:
+        """Return what tells the MACs of a round."""
+        return Work(self.config, self.family, self.alone().profiles(), self.partition.sizes)
+
     def alone(self) -> "Setting":
         """Return the run without what is trained inside its submodels, to price or time them."""
         return replace(self, family=alone(self.family))
@@ -236,6 +240,8 @@ def settings_checksum(config: RunConfig) -> str:
     for key in ("about", "published"):
         settings.pop(key)
     settings["data"].pop("cache")
+    if settings["server"]["step"]["name"] == "mean":  # the same, where it may stand
+        settings["server"]["step"]["name"] = "auto"
     settings["model"].pop("weights")  # what is in the file counts, not where it lies
     if config.model.name == LORA and not own_model(config.model):
         settings["model"]["options"].pop("base", None)  # the same

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from nefl.artifacts.facts import versions, write_facts
+from nefl.artifacts.facts import drop_facts, versions, write_facts
 from nefl.artifacts.identity import check_unchanged, warn_of_changed_code
 from nefl.artifacts.kept import read_kept
 from nefl.artifacts.notes import read_log, stored_config
@@ -215,6 +215,15 @@ def _extend(folder: RunFolder, setting: Setting, rounds: int) -> Setting:
             f"method, {config.model.method}, does follows the share of all rounds; start a new run "
             "from this one with model.start"
         )
+    extended = replace(setting, config=longer)
+    if extended.profiles() != setting.profiles():
+        if setting.plan.cohort.fleet is not None:
+            raise RunError(
+                f"{folder.path}: cannot have {rounds} rounds instead of {config.rounds}: devices "
+                "are judged by what a round costs on average, and that is another with so many "
+                "rounds; start a new run from this one with model.start"
+            )
+        drop_facts(folder.path)  # the next start notes them anew
     folder.extend(longer, settings_checksum(longer))
     longer = replace(longer, engine=setting.config.engine)
     return replace(setting, config=longer, plan=replace(setting.plan, config=longer))
@@ -328,7 +337,7 @@ def _train_on(
     connect: Connect | None,
     waiting: WaitingWorkers | None,
 ) -> ServerState:
-    recorder = Recorder(folder, setting.config, state, setting.primary)
+    recorder = Recorder(folder, setting.config, state, setting.primary, setting.work().of)
     with tuned_for(setting.config):
         if connect is None:
             engine = setting.engine(folder.partition, waiting)

@@ -1,6 +1,6 @@
 """The observer that every run has: it writes the log and the checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from time import monotonic
 from typing import Any
@@ -15,12 +15,26 @@ from nefl.state import Evaluation, ServerState
 
 
 class Recorder(Observer):
-    """Writes the log and the checkpoints of a run into its folder."""
+    """Writes the log and the checkpoints of a run into its folder.
+
+    Args:
+        folder: where.
+        config: the run.
+        state: what it goes on from.
+        primary: what tells the best checkpoint.
+        work: the MACs that a round takes, by who trains each submodel.
+    """
 
     def __init__(
-        self, folder: RunFolder, config: RunConfig, state: ServerState, primary: MeasuredBy
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        state: ServerState,
+        primary: MeasuredBy,
+        work: Callable[[int, Mapping[int, Sequence[int]]], float],
     ) -> None:
         self._folder = folder
+        self._work = work
         self._config = config
         self._state = state
         self._saved = state.round_number
@@ -39,6 +53,7 @@ class Recorder(Observer):
         now = monotonic()
         content = _entry(report)
         content["wall_seconds"], self._last = now - self._last, now
+        content["macs"] = round(self._work(report.round_number, report.clients))
         if evaluations is not None:
             names = evaluations[0].values
             content["metrics"] = {n: [e.values[n] for e in evaluations] for n in names}

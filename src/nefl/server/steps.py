@@ -182,7 +182,7 @@ STEPS: Mapping[str, type[Momentum] | type[Adam]] = {
     "adam": Adam,
     "yogi": Yogi,
 }
-"""The steps that `server.step.name` knows besides `mean`, which is none."""
+"""The steps that `server.step.name` knows besides `auto` and `mean`, which is none."""
 
 
 def find_step(
@@ -213,7 +213,7 @@ def find_step(
             )
         _check_starts(of_method, method)
         return _checked(of_method, method, sends, server)
-    if config.name == "mean":
+    if config.name in ("auto", "mean"):
         return None
     if not is_reference(config.name):
         return STEPS[config.name](**config.given)

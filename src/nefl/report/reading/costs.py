@@ -79,8 +79,11 @@ def bytes_spent(run: Run) -> int:
 def macs_by_round(run: Run, costs: Costs) -> list[float]:
     """Return the MACs that the counted updates of each round took, or nothing if not known.
 
-    Where it is not known who trained, every client counts with the mean number of examples.
+    Older logs do not tell; then a submodel costs what it does on average over a run's rounds, and
+    where it is not known who trained, every client counts with the mean number of examples.
     """
+    if run.rounds and all(math.isfinite(entry.macs) for entry in run.rounds):
+        return [entry.macs for entry in run.rounds]
     sizes = client_sizes(run)
     if sizes is None or not costs.profiles or run.config is None:
         return []

@@ -43,6 +43,7 @@ class RoundEntry:
         discarded: updates for which the round had no place when it closed.
         tiers: by tier or kind of device, how many clients were asked, counted and discarded; empty
             where rounds wait for everybody.
+        macs: of all local steps of updates that counted; not-a-number in older logs.
     """
 
     number: int
@@ -61,6 +62,7 @@ class RoundEntry:
     test_loss: tuple[float, ...] = ()
     discarded: tuple[Failure, ...] = ()
     tiers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    macs: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def read_round(event: Mapping[str, Any], primary: str) -> RoundEntry | None:
             for tier, counts in _table(event.get("tiers")).items()
         },
         attempt=_whole(event.get("attempt")),
+        macs=_real(event.get("macs")),
         metrics=metrics,
         test_loss=tuple(map(_real, _list(event.get("test_loss")))),
         simulated={

@@ -15,7 +15,7 @@ from nefl.artifacts.facts import Facts, read_facts
 from nefl.artifacts.identity import IDENTITY
 from nefl.artifacts.notes import CONFIG, FACTS, LOCK, SUMMARY, read_log
 from nefl.artifacts.notes import METRICS as LOG
-from nefl.artifacts.older import ACCURACY
+from nefl.artifacts.older import ACCURACY, settings_as_now
 from nefl.config import RunConfig
 from nefl.config.reading import config_from, flatten, read_config
 from nefl.errors import ConfigError, RunError
@@ -185,7 +185,7 @@ def read_run(path: str | Path) -> Run:
 
 def _settings(path: Path, problems: list[str]) -> tuple[dict[str, Any], RunConfig | None]:
     try:
-        values = read_config(path / CONFIG, stored=True)
+        values = settings_as_now(read_config(path / CONFIG, stored=True))
     except ConfigError as error:
         raise RunError(str(error)) from None
     defaults = flatten(RunConfig().to_dict())
