@@ -80,7 +80,7 @@ def test_a_recipe_is_costed_on_its_own_data(tmp_path: Path) -> None:
         assert (*found, cohort, members) == expected
 
 
-TRAINED = {
+TRAINED: dict[str, dict[str, Any]] = {
     "optimiser": {"local.optimizer": "adam"},
     "sets": {"model.method": "scaffold"},
     "wire": {"wire.down": "int8", "wire.up": "bfloat16"},
