@@ -9,6 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from nefl.artifacts.notes import to_json
+from nefl.report.reading.gathering import WITHOUT_EFFECT, varied_keys
+from nefl.report.reading.meant import OPTION
 from nefl.report.reading.published import Published
 from nefl.report.tables.comparison import MEASURES, Comparison, Spread
 from nefl.report.tables.grids import Grid, footnotes
@@ -99,10 +101,12 @@ def _figures(published: Published | None) -> dict[str, Any] | None:
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
     """Return each row as plain values: what it is measured by as it is (shares 0 to 1), costs."""
+    settings = iter(_told_apart(comparison))
     return [
         {
             "section": section.title,
             "method": row.name,
+            "settings": next(settings),
             "metric": asdict(row.metric),
             "finished": row.finished,
             "seeds": [run.seed for run in row.runs],
@@ -118,6 +122,16 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
         for section in comparison.sections
         for row in section.rows
     ]
+
+
+def _told_apart(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return of each row what tells it from others, by full keys and as `--set` takes it."""
+    rows = [row for section in comparison.sections for row in section.rows]
+    settings = [row.runs[0].settings for row in rows]
+    options = {key for own in settings for key in own if key.startswith(OPTION)}
+    varied = [key for key in varied_keys(settings) if not key.startswith(WITHOUT_EFFECT)]
+    keys = dict.fromkeys(["model.method", *sorted(options), *varied])
+    return [{key: own[key] for key in keys if own.get(key) is not None} for own in settings]
 
 
 def _plain(found: Spread) -> dict[str, Any]:

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nefl.report.reading.gathering import effective
+from nefl.report.reading.meant import ALONE, FAMILY, MEMBER
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import ARROWS, show_score, show_spread
 from nefl.report.tables.comparison import Comparison, Row, Section, Spread
 from nefl.report.tables.grids import Cell, Grid
 
-ALONE = "exclusive"
-"""The method that trains one member of a family alone."""
-MEMBER = "model.method_options.member"
-FAMILY = "model.method_options.family"
+TOLD = ("member=", "family=")
+"""What the name of members alone has in a place of its own."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def _merged(lines: Sequence[tuple[Row, _Line]]) -> list[_Line]:
         if settings.get("model.method") == ALONE:
             settings.pop(MEMBER, None)
             key = repr(sorted(settings.items()))
-            told = " ".join(w for w in line.name.split(" ") if not w.startswith((MEMBER, FAMILY)))
+            told = " ".join(w for w in line.name.split(" ") if not w.startswith(TOLD))
             name = f"{told} ({settings.get(FAMILY, 'nefl-d')})"
         together.setdefault(key, []).append(_Line(name, line.seeds, line.scores, line.finished))
     return [
