@@ -87,3 +87,5 @@ def test_a_member_alone_is_the_first_if_not_said() -> None:
     assert member_alone({"model.method": "exclusive"}) == 1
     assert member_alone({"model.method": "exclusive", "model.method_options.member": 3}) == 3
     assert member_alone({"model.method": "nefl-wd"}) is None
+    strange = {"model.method": "exclusive", "model.method_options.member": "x"}  # a damaged folder
+    assert member_alone(strange) == 1

@@ -63,6 +63,18 @@ class Gathered:
     runs: tuple[Run, ...]
     others: tuple[tuple[Run, str], ...]
 
+    @property
+    def submodels(self) -> int:
+        """How many submodels were measured."""
+        return submodels_of(self.runs)
+
+
+def submodels_of(runs: Sequence[Run]) -> int:
+    """Return how many submodels were measured in runs that are one way of training."""
+    if member_alone(runs[0].settings) is None:
+        return len(runs[0].scores)
+    return len({member_alone(run.settings) for run in runs if run.scores})
+
 
 def gather(runs: Sequence[Run], *, members: bool = False) -> list[Gathered]:
     """Gather runs that differ only by seed, in the order in which they are given.

@@ -12,6 +12,7 @@ from nefl.config.federation import STEP_OPTIONS
 
 OPTION = "model.method_options."
 STEP = "server.step."
+STEP_NAME = f"{STEP}name"
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "fedprox": {"mu": 0.01, "family": "nefl-wd"},
@@ -82,11 +83,11 @@ def _plain(value: Any) -> Any:
 
 def _with_step(settings: dict[str, Any], own: str | None) -> dict[str, Any]:
     """Return settings with the step that is taken; `own` is that of the method."""
-    name = settings.get(f"{STEP}name")
+    name = settings.get(STEP_NAME)
     if ":" in str(settings.get("model.method")) and name == "auto":
         return settings  # only its code tells
     if name in ("auto", "mean"):  # folders of before `auto` have `mean` in its place
-        name = settings[f"{STEP}name"] = own or "mean"
+        name = settings[STEP_NAME] = own or "mean"
     given = {k: v for k, v in settings.items() if k.startswith(STEP) and v is not None}
     if ":" not in str(name):
         known = {f"{STEP}{option}" for option in ("name", *STEP_OPTIONS.get(str(name), ()))}
@@ -110,4 +111,6 @@ def member_alone(settings: Mapping[str, Any]) -> int | None:
     """Return the number of the member that a run trained alone; None where it trained no such."""
     if settings.get("model.method") != ALONE:
         return None
-    return int(settings.get(MEMBER, OPTIONS[ALONE]["member"]))
+    first: int = OPTIONS[ALONE]["member"]
+    member = _plain(settings.get(MEMBER, first))
+    return member if isinstance(member, int) else first

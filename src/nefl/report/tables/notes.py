@@ -66,13 +66,12 @@ def unlike_settings(gathered: Sequence[Gathered], varied: Sequence[str]) -> list
 
 def unlike_families(gathered: Sequence[Gathered]) -> list[str]:
     """Say that families have other numbers of submodels, where they have."""
-    measured = [each for each in gathered if each.runs[0].scores]
-    sizes = _holders(measured, [len(each.runs[0].scores) for each in measured])
+    measured = [each for each in gathered if each.submodels]
+    sizes = _holders(measured, [each.submodels for each in measured])
     if len(sizes) < 2:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
-    note = f"numbers of submodels differ, so worst and average are not over the same ({told})"
-    return [f"{note}; the best is marked among the largest families"]
+    return [f"numbers of submodels differ, so worst and average are not over the same ({told})"]
 
 
 def _holders(gathered: Sequence[Gathered], values: Sequence[Value]) -> dict[Value, list[str]]:
