@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,16 @@ def test_a_run_that_is_not_as_published_says_in_what(make_run: MakeRun) -> None:
     assert "rounds=1 instead of 500" in note
     assert "seed" not in note
     assert "engine" not in note
+
+
+def test_the_same_step_by_another_name_is_as_published(make_run: MakeRun) -> None:
+    like = {"model.name": "resnet18", "data.name": "cifar10", "clients.count": 100}
+    (run,) = read_runs([make_run("like", [[0.5] * 5], settings=like)])[0]
+    other = {"server.step.name": "auto", "server.recalibrate": True}
+    comparison = compare([replace(run, settings={**run.settings, **other})], paper=True)
+    (note,) = [note for note in comparison.notes if "not as published" in note]
+    assert "server.recalibrate=True instead of False" in note
+    assert "server.step" not in note
 
 
 def test_other_data_of_ones_own_is_another_row(make_run: MakeRun) -> None:
