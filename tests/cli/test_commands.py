@@ -26,6 +26,7 @@ WITHOUT_TORCH = [
     ],
 ]
 COMPARE = [[], ["--paper"], ["--wide", "--sort", "worst"], ["--target", "0.1"]]
+COMPARE += [["--members"], ["--members", "--format", "csv"]]
 COMPARE += [["--format", form] for form in ("markdown", "latex", "csv", "json")]
 
 

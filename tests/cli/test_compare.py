@@ -71,3 +71,21 @@ def test_what_is_no_run_is_noted_or_refused(runs: Path, tmp_path: Path) -> None:
         invoke("compare", tmp_path)
     with pytest.raises(ConfigError, match="between 0 and 1"):
         invoke("compare", runs, "--target", "40")
+
+
+def test_tables_of_members_are_written_for_programs(runs: Path) -> None:
+    header, line = invoke("compare", runs, "--members", "--format", "csv").splitlines()
+    found = dict(zip(header.split(","), line.split(","), strict=True))
+    summaries = [json.loads((runs / f"s{seed}" / "summary.json").read_text()) for seed in (0, 1)]
+    firsts = [summary["metrics"]["accuracy"][0] for summary in summaries]
+    assert float(found["submodel_1"]) == pytest.approx(sum(firsts) / 2)
+    assert found["seeds"] == "2"
+    assert "worst" not in found
+    (row,) = json.loads(invoke("compare", runs, "--members", "--json"))["rows"]
+    assert row["submodels"]["1"]["values"] == firsts
+
+
+@pytest.mark.parametrize("other", [["--wide"], ["--target", "0.1"], ["--paper"]])
+def test_what_tables_of_members_have_no_place_for_is_refused(runs: Path, other: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"^{other[0]} and --members: .* leave one out"):
+        invoke("compare", runs, "--members", *other)

@@ -1,7 +1,7 @@
 """`nefl compare`: runs side by side, seeds gathered, the best in bold."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -59,12 +59,12 @@ def compare(
     """Set runs side by side: worst, average and best submodel, mean and spread over seeds."""
     targets = target or []
     chosen = _format(form, out, as_json=as_json)
+    if members:
+        _refuse_beside_members({"--wide": wide, "--target": bool(targets), "--paper": paper})
     found, refused = read_runs(runs)
-    comparison = compare_runs(found, targets=targets, paper=paper, sort=sort or "")
+    comparison = compare_runs(found, targets=targets, paper=paper, sort=sort or "", members=members)
     left_out = tuple(f"left out: {reason}" for reason in refused)
     comparison = Comparison(**{**comparison.__dict__, "notes": comparison.notes + left_out})
-    if wide and members:
-        raise ConfigError("--wide and --members: a table is one or the other; leave one out")
     tables = [wide_grid(comparison)] if wide else grids(comparison)
     if members:
         tables = member_grids(comparison)
@@ -76,6 +76,16 @@ def compare(
         say(text, nl=False)
     else:
         write_output(out, text)
+
+
+def _refuse_beside_members(given: Mapping[str, bool]) -> None:
+    """Refuse what a table of every submodel has no place for."""
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{option} and --members: a table with a column for each submodel has no place for "
+                f"{option}; leave one out"
+            )
 
 
 def _format(form: Format | None, out: Path | None, *, as_json: bool) -> Format:

@@ -156,6 +156,39 @@ def test_results_by_method(make_run: MakeRun) -> None:
     assert draw(figure, Path("a.svg")).startswith(b"<svg")
 
 
+def test_members_alone_are_one_method_with_a_point_for_each(make_run: MakeRun) -> None:
+    paths = [make_run("family", [[0.3, 0.5, 0.7]])]
+    paths += [
+        make_run(
+            f"alone-{member}-{seed}",
+            [[score + seed / 10]],
+            settings={
+                "seed": seed,
+                "model.method": "exclusive",
+                "model.method_options": {"member": member},
+            },
+        )
+        for member, score in ((1, 0.6), (3, 0.8))
+        for seed in (0, 1)
+    ]
+    figure = by_method(read_runs(paths)[0])
+    own = [r for r in figure.records if r["method"] == "exclusive (nefl-d)"]
+    assert [(r["submodel"], r["score"]) for r in own if "submodel" in r] == [(1, 65), (3, 85)]
+    assert [(r["low"], r["average"]) for r in own if "low" in r] == [(67.93, 75)]
+    assert figure.notes == ("exclusive (nefl-d): its average is over submodels 1, 3 alone",)
+    lines = by_clients(read_runs(paths)[0]).records
+    assert {r["method"] for r in lines} == {"nefl-wd", "exclusive (nefl-d)"}
+
+
+def test_names_of_methods_are_not_cut_where_there_is_room(make_run: MakeRun) -> None:
+    paths = [
+        make_run(f"run{name}", [[0.3, 0.5]], settings={"server.step.name": name})
+        for name in ("mean", "momentum")
+    ]
+    drawn = draw(by_method(read_runs(paths)[0]), Path("a.svg"))
+    assert b">nefl-wd step=momentum step.momentum=0.6<" in drawn
+
+
 def test_results_by_number_of_clients(make_run: MakeRun) -> None:
     paths = [
         make_run(f"{count}-{seed}", [[0.5, 0.7]], settings={"clients.count": count, "seed": seed})

@@ -2,7 +2,9 @@
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,6 +177,16 @@ def test_a_run_that_is_not_as_published_says_in_what(make_run: MakeRun) -> None:
     assert "engine" not in note
 
 
+def test_the_same_step_by_another_name_is_as_published(make_run: MakeRun) -> None:
+    like = {"model.name": "resnet18", "data.name": "cifar10", "clients.count": 100}
+    (run,) = read_runs([make_run("like", [[0.5] * 5], settings=like)])[0]
+    other = {"server.step.name": "auto", "server.recalibrate": True}
+    comparison = compare([replace(run, settings={**run.settings, **other})], paper=True)
+    (note,) = [note for note in comparison.notes if "not as published" in note]
+    assert "server.recalibrate=True instead of False" in note
+    assert "server.step" not in note
+
+
 def test_other_data_of_ones_own_is_another_row(make_run: MakeRun) -> None:
     own = {"data.name": "arrays"}
     paths = [
@@ -241,3 +253,114 @@ def test_simulated_time_to_a_target_with_and_without_over_selection(make_run: Ma
     # Without clocks there is no such column.
     plain = compare(read_runs([make_run("plain", [[0.6]])])[0], targets=[0.5])
     assert "simulated" not in to_markdown(plain, grids(plain))
+
+
+OPTIONS = "model.method_options"
+
+
+def names_of(comparison: Comparison) -> list[str]:
+    return [row.name for section in comparison.sections for row in section.rows]
+
+
+def test_options_at_their_default_make_no_other_row(make_run: MakeRun) -> None:
+    given: list[dict[str, Any]] = [
+        {},
+        {"family": "nefl-d"},
+        {"which": "smallest"},
+        {"weight": 1},
+        {"weight": 1.0},
+    ]
+    paths = [
+        make_run(
+            f"s{seed}",
+            [[0.1, 0.2]],
+            settings={"seed": seed, "model.method": "within", OPTIONS: options},
+        )
+        for seed, options in enumerate(given)
+    ]
+    comparison = compare(read_runs(paths)[0])
+    (row,) = rows_of(comparison).values()
+    assert row.name == "within"
+    assert len(row.runs) == 5
+    assert not comparison.notes
+
+
+def test_options_tell_rows_of_a_method_apart_by_short_names(make_run: MakeRun) -> None:
+    family = {"family": "nefl-wd"}
+    paths = [make_run("plain", [[0.1, 0.2]])]
+    paths += [
+        make_run(
+            f"within{leave}", [[0.1, 0.2]], settings={"model.method": "within", OPTIONS: given}
+        )
+        for leave, given in ((0, {"fade": 0.5}), (1, {"fade": 0.5, "leave": 1.0}))
+    ]
+    paths += [
+        make_run(
+            f"alone{member}",
+            [[0.1]],
+            settings={"model.method": "exclusive", OPTIONS: {"member": member} | family},
+        )
+        for member in (1, 3)
+    ]
+    comparison = compare(read_runs(paths)[0])
+    within, alone = "within leave={}", "exclusive member={}"
+    inside, apart = [within.format(k) for k in (0, 1)], [alone.format(k) for k in (1, 3)]
+    assert names_of(comparison) == ["nefl-wd", *inside, *apart]
+    # Nothing of rows that a setting means nothing to, nor of what names say or is as always.
+    assert {note for note in comparison.notes if OPTIONS in note} == {
+        f"{OPTIONS}.fade is 0.5 ({', '.join(inside)})",
+        (
+            f"{OPTIONS}.family is not the same for all: nefl-d ({', '.join(inside)}); "
+            f"nefl-wd ({', '.join(apart)})"
+        ),
+    }
+
+
+def test_an_option_that_is_called_as_a_setting_keeps_its_full_name(make_run: MakeRun) -> None:
+    def own(name: str, **options: int) -> Path:
+        return make_run(name, [[0.1]], settings={"model.method": "mine:make", OPTIONS: options})
+
+    paths = [own("a", rounds=1, other=1), own("b", rounds=2, other=1), own("c")]
+    assert names_of(compare(read_runs(paths)[0])) == [
+        f"mine:make {OPTIONS}.rounds=1 other=1",
+        f"mine:make {OPTIONS}.rounds=2 other=1",
+        "mine:make",
+    ]
+
+
+def test_steps_are_named_shortly_and_say_what_was_done(make_run: MakeRun) -> None:
+    step = "server.step"
+    paths = [
+        make_run("mean", [[0.1]], settings={f"{step}.name": "mean"}),
+        make_run("usual", [[0.1]], settings={f"{step}.name": "momentum", "seed": 1}),
+        make_run("given", [[0.1]], settings={f"{step}.name": "momentum", f"{step}.momentum": 0.6}),
+        make_run("more", [[0.1]], settings={f"{step}.name": "momentum", f"{step}.momentum": 0.9}),
+        make_run("own", [[0.1]], settings={"model.method": "nefl-co-wd"}),
+    ]
+    comparison = compare(read_runs(paths)[0])
+    assert names_of(comparison) == [
+        "nefl-wd step=mean",
+        "nefl-wd step=momentum step.momentum=0.6",
+        "nefl-wd step=momentum step.momentum=0.9",
+        "nefl-co-wd",
+    ]
+    assert len(comparison.sections[0].rows[1].runs) == 2
+    usual, more = [f"nefl-wd step=momentum step.momentum={beta}" for beta in (0.6, 0.9)]
+    names, moments = comparison.notes
+    told = "is not the same for all"
+    assert names == f"{step}.name {told}: mean (nefl-wd step=mean); momentum for the others"
+    assert moments == f"{step}.momentum {told}: 0.6 ({usual}, nefl-co-wd); 0.9 ({more})"
+
+
+def test_programs_get_what_tells_rows_apart_as_it_is_set(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a", [[0.1]], settings={"model.method": "within", OPTIONS: {"leave": 1}}),
+        make_run("b", [[0.1]], settings={"server.step.name": "momentum", "engine.name": "serial"}),
+        make_run("c", [[0.1]], settings={"model.method": "nefl-co-d"}),  # its step is no mean
+    ]
+    told = [record["settings"] for record in records(compare(read_runs(paths)[0]))]
+    assert told == [
+        {"model.method": "within", f"{OPTIONS}.leave": 1, "server.step.name": "mean"},
+        {"model.method": "nefl-wd", "server.step.name": "momentum"},
+        {"model.method": "nefl-co-d"},
+    ]

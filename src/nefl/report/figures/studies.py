@@ -9,7 +9,7 @@ from nefl.report.figures.parts import SUBMODEL, deviation_bar, score_channel
 from nefl.report.figures.run_records import SCORE
 from nefl.report.figures.vega import Figure, Spec
 from nefl.report.reading.gathering import effective, leading_metric, title_of, varied_keys
-from nefl.report.reading.runs import Run, mean
+from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import (
     best_first,
     drawn_score,
@@ -17,7 +17,10 @@ from nefl.report.reading.scores import (
     which_is_better,
     with_arrow,
 )
-from nefl.report.tables.comparison import Row, Spread, compare
+from nefl.report.tables.comparison import Row, Section, Spread, compare
+
+LONGEST_NAME = 260
+"""Pixels of a method's name beside its line."""
 
 
 def _of_one_metric(runs: Sequence[Run]) -> tuple[MeasuredBy, list[Run], tuple[str, ...]]:
@@ -31,13 +34,14 @@ def _of_one_metric(runs: Sequence[Run]) -> tuple[MeasuredBy, list[Run], tuple[st
 def by_method(runs: Sequence[Run]) -> Figure:
     """Every method in a line: the metric of each submodel and the average, seeds averaged."""
     metric, runs, notes = _of_one_metric(runs)
-    sections = compare(runs).sections
+    sections = compare(runs, members=True).sections
     records: list[dict[str, Any]] = [
         {"section": section.title, "method": row.name, **values}
         for section in sections
         for row in section.rows
         for values in _scores(row)
     ]
+    notes += tuple(note for section in sections for note in _partly(section))
     known = [(record["average"], record["method"]) for record in records if "average" in record]
     order = best_first(metric, known)
     titles = [section.title for section in sections]
@@ -45,10 +49,21 @@ def by_method(runs: Sequence[Run]) -> Figure:
     lines = _method_lines(list(dict.fromkeys(order)), score_channel(score_axis(metric)))
     about = (
         f"The test {metric.name} of each submodel and, as an upright stroke, their average; "
-        f"{which_is_better(metric)}. The bar is a standard deviation of the average over seeds."
+        f"{which_is_better(metric)}. The bar is a standard deviation of the average over seeds. "
+        "Members that were trained alone are one method."
     )
     spec: Spec = {"facet": {"column": column}, "spec": lines} if len(titles) > 1 else lines
     return Figure("by-method", f"The test {metric.name} by method", about, spec, records, notes)
+
+
+def _partly(section: Section) -> list[str]:
+    """Say of which submodels an average is where not every member was trained alone."""
+    most = max(row.submodels for row in section.rows)
+    partly = [row for row in section.rows if row.alone and 0 < row.submodels < most]
+    return [
+        f"{row.name}: its average is over submodels {', '.join(map(str, row.scores))} alone"
+        for row in partly
+    ]
 
 
 def _scores(row: Row) -> list[dict[str, float | None]]:
@@ -57,11 +72,10 @@ def _scores(row: Row) -> list[dict[str, float | None]]:
     if not math.isfinite(average.mean):
         return []
     found = [_drawn(row, {"average": average.mean, **_ends(average)})]
-    if row.submodels > 1:  # the only model of FedAvg is no submodel
-        each = zip(*(run.scores for run in row.runs if run.scores), strict=True)
+    if row.submodels > 1 or row.alone:  # the only model of FedAvg is no submodel
         found += [
-            {"submodel": k, **_drawn(row, {SCORE: mean(values)})}
-            for k, values in enumerate(each, start=1)
+            {"submodel": number, **_drawn(row, {SCORE: scores.mean})}
+            for number, scores in row.scores.items()
         ]
     return found
 
@@ -86,7 +100,7 @@ def _method_lines(order: list[str], x: Spec) -> Spec:
                 "field": "method",
                 "type": "nominal",
                 "sort": order,
-                "axis": {"title": None, "grid": True},
+                "axis": {"title": None, "grid": True, "labelLimit": LONGEST_NAME},
             }
         },
         "layer": [
@@ -128,7 +142,8 @@ def by_setting(runs: Sequence[Run], key: str, name: str, title: str) -> Figure:
         title: what the setting is called.
     """
     metric, runs, notes = _of_one_metric(runs)
-    rows = [row for section in compare(runs).sections for row in section.rows]
+    sections = compare(runs, members=True).sections
+    rows = [row for section in sections for row in section.rows]
     settings = [effective(row.runs[0]) for row in rows]
     others = [k for k in varied_keys(settings) if k != key]
     records = [
@@ -210,7 +225,7 @@ def _side_by_side(title: str, channel: Spec) -> Spec:
 
 def _one_value(order: list[str], channel: Spec) -> Spec:
     y: Spec = {"field": "method", "type": "nominal", "sort": order}
-    y["axis"] = {"title": None, "grid": True, "labelLimit": 260}
+    y["axis"] = {"title": None, "grid": True, "labelLimit": LONGEST_NAME}
     layers = _bars("x", channel, {"type": "point", "filled": True, "size": 60, "opacity": 1})
     return {"width": 230, "height": {"step": 22}, "encoding": {"y": y}, "layer": layers}
 

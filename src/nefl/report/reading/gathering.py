@@ -7,6 +7,7 @@ from typing import Any
 
 from nefl.data.catalog import DATASETS
 from nefl.measured import MeasuredBy
+from nefl.report.reading.meant import ALONE, FAMILY, MEMBER, OPTION, STEP, as_meant, member_alone
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import with_arrow
 from nefl.wording import counted
@@ -51,8 +52,8 @@ class Gathered:
     Attributes:
         title: what tells its section from others, empty where there is one section.
         name: the method, and what else tells it from others of its section.
-        settings: the settings that bear on the result, but for the seed.
-        runs: those that count, by seed.
+        settings: the settings that bear on the result, but for the seed, as they are meant.
+        runs: those that count, by seed; where members trained alone are together, by member first.
         others: those that do not, each with the reason: `left out of the means, ...`.
     """
 
@@ -62,24 +63,53 @@ class Gathered:
     runs: tuple[Run, ...]
     others: tuple[tuple[Run, str], ...]
 
+    @property
+    def submodels(self) -> int:
+        """How many submodels were measured."""
+        return submodels_of(self.runs)
 
-def gather(runs: Sequence[Run]) -> list[Gathered]:
-    """Gather runs that differ only by seed, in the order in which they are given."""
+
+def submodels_of(runs: Sequence[Run]) -> int:
+    """Return how many submodels were measured in runs that are one way of training."""
+    if member_alone(runs[0].settings) is None:
+        return len(runs[0].scores)
+    return len({member_alone(run.settings) for run in runs if run.scores})
+
+
+def gather(runs: Sequence[Run], *, members: bool = False) -> list[Gathered]:
+    """Gather runs that differ only by seed, in the order in which they are given.
+
+    Args:
+        runs: the runs.
+        members: whether members of one family that were trained alone are one way of training.
+    """
     groups: dict[str, list[Run]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for run in runs:
-        groups.setdefault(repr(sorted(effective(run).items())), []).append(run)
-    settings = [effective(group[0]) for group in groups.values()]
-    varied = varied_keys(settings)
-    names = _names(settings, varied)
+        own = _of_family(effective(run)) if members else effective(run)
+        key = repr(sorted(own.items()))
+        groups.setdefault(key, []).append(run)
+        settings.setdefault(key, own)
+    varied = varied_keys(list(settings.values()))
+    names = _names(list(settings.values()), varied)
     return [
-        Gathered(title_of(own, varied), name, own, *_choose(group))
-        for group, own, name in zip(groups.values(), settings, names, strict=True)
+        Gathered(title_of(settings[key], varied), name, settings[key], *_choose(group))
+        for (key, group), name in zip(groups.items(), names, strict=True)
     ]
 
 
+def _of_family(own: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of a member alone without its number, the family in the method's name."""
+    if own["model.method"] != ALONE:
+        return own
+    rest = {key: value for key, value in own.items() if key not in (MEMBER, FAMILY)}
+    return rest | {"model.method": f"{ALONE} ({own[FAMILY]})"}
+
+
 def effective(run: Run) -> dict[str, Any]:
-    """Return the settings that bear on a run's result, but for the seed."""
-    settings = {k: v for k, v in run.settings.items() if not k.startswith(WITHOUT_EFFECT)}
+    """Return the settings that bear on a run's result, but for the seed, as they are meant."""
+    meant = as_meant(run.settings)
+    settings = {k: v for k, v in meant.items() if not k.startswith(WITHOUT_EFFECT)}
     if ":" in str(settings.get("task", "")):  # a task of one's own has its own examples
         settings["data.name"] = settings["task"]
     if settings["data.name"] not in DATASETS:
@@ -116,15 +146,32 @@ def title_of(own: Mapping[str, Any], varied: Sequence[str]) -> str:
     return ", ".join(say_setting(key, own.get(key)) for key in SECTIONS if key in varied)
 
 
-def say_setting(key: str, value: Any) -> str:
-    """Return a setting as names have it."""
+def short_keys(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what names call each key: options by their name alone, the server's step as `step`.
+
+    A key whose short name another one has too keeps its full name.
+    """
+    keys = dict.fromkeys(key for own in settings for key in own)
+    short = {key: _short(key) for key in keys}
+    held = Counter(short.values())
+    return {key: name if held[name] == 1 else key for key, name in short.items()}
+
+
+def _short(key: str) -> str:
+    if key.startswith(STEP):
+        return f"step.{key.removeprefix(STEP)}".removesuffix(".name")
+    return key.removeprefix(OPTION)
+
+
+def say_setting(key: str, value: Any, called: str = "") -> str:
+    """Return a setting as names have it, under another name if one is given."""
     if key == "clients.count":
         return counted(value, "client")
     if key in SECTIONS:
         return str(value)
     text = "none" if value is None else str(value)
     # A list of devices would push every figure out of the table; the note below it tells more.
-    return f"{key}={text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
+    return f"{called or key}={text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def line_names(runs: Sequence[Run]) -> dict[str, str]:
@@ -148,6 +195,7 @@ def line_names(runs: Sequence[Run]) -> dict[str, str]:
 def _names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
     """Name by method; where that does not tell two of a section apart, by what does."""
     names: list[str] = []
+    called = short_keys(settings)
     places: Counter[tuple[str, str]] = Counter()
     for own in settings:
         beside = [
@@ -156,7 +204,8 @@ def _names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list
             if title_of(other, varied) == title_of(own, varied)
             and other["model.method"] == own["model.method"]
         ]
-        extra = [say_setting(k, own.get(k)) for k in varied_keys(beside) if k not in SECTIONS]
+        telling = [k for k in varied_keys(beside) if k in own and k not in SECTIONS]
+        extra = [say_setting(k, own[k], called[k]) for k in telling]
         name = " ".join([str(own["model.method"]), *extra])
         places[title_of(own, varied), name] += 1
         again = places[title_of(own, varied), name]  # values that differ only beyond what is shown
@@ -165,6 +214,18 @@ def _names(settings: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list
 
 
 def _choose(group: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[tuple[Run, str], ...]]:
+    """Return the runs that count and the others with reasons, of each member alone by itself."""
+    by_member: dict[int, list[Run]] = {}
+    for run in group:
+        by_member.setdefault(member_alone(run.settings) or 0, []).append(run)
+    chosen = [_choose_seeds(same) for _, same in sorted(by_member.items())]
+    return (
+        tuple(run for kept, _ in chosen for run in kept),
+        tuple(other for _, others in chosen for other in others),
+    )
+
+
+def _choose_seeds(group: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
     """Return one run a seed, finished ones where there are any; and the others, with reasons."""
     by_seed: dict[int, list[Run]] = {}
     for run in group:
@@ -178,7 +239,7 @@ def _choose(group: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[tuple[Run, str
         others += [(run, why) for run in same if run is not chosen]
     finished = [run for run in kept if run.status == "finished" and run.scores]
     if not finished:
-        return tuple(kept), tuple(others)
+        return kept, others
     part = [run for run in kept if run not in finished]
     others += [(run, f"left out of the means, {run.progress}") for run in part]
-    return tuple(finished), tuple(others)
+    return finished, others

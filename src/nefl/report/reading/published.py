@@ -7,6 +7,7 @@ from typing import Any
 
 from nefl.config.reading import flatten
 from nefl.recipes import load_recipe, recipe_names
+from nefl.report.reading.meant import as_meant
 from nefl.report.reading.runs import Run
 
 PUBLISHED = "accuracy"
@@ -23,7 +24,7 @@ class Published:
         worst: that of the smallest submodel.
         average: the mean over submodels.
         source: where they stand.
-        settings: the recipe that they are for; empty if none of nefl's is known.
+        settings: those of the recipe that they are for, as meant; empty if none of nefl's is known.
     """
 
     worst: float | None
@@ -39,10 +40,10 @@ def published_for(run: Run) -> Published | None:
     """
     if run.metric.name != PUBLISHED:
         return None
-    own, alike = _figures(run.settings), []
+    own, alike, meant = _figures(run.settings), [], as_meant(run.settings)
     for settings in _recipes_with_figures():
-        keys = settings.keys() | run.settings.keys()
-        differing = {key for key in keys if settings.get(key) != run.settings.get(key)}
+        keys = settings.keys() | meant.keys()
+        differing = {key for key in keys if settings.get(key) != meant.get(key)}
         if not any(key.startswith(ALIKE) for key in differing):
             figures = any(key.startswith("published.") for key in differing)
             alike.append((figures, len(differing), settings))
@@ -55,7 +56,7 @@ def published_for(run: Run) -> Published | None:
 
 @lru_cache(maxsize=1)
 def _recipes_with_figures() -> tuple[dict[str, Any], ...]:
-    found = (flatten(load_recipe(name).to_dict()) for name in recipe_names())
+    found = (as_meant(flatten(load_recipe(name).to_dict())) for name in recipe_names())
     return tuple(settings for settings in found if _figures(settings) is not None)
 
 

@@ -2,13 +2,15 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
 from nefl.report.reading.costs import bytes_spent, costs_of, macs_spent
-from nefl.report.reading.gathering import gather, varied_keys
+from nefl.report.reading.gathering import Gathered, gather, submodels_of, varied_keys
+from nefl.report.reading.meant import member_alone
 from nefl.report.reading.published import Published, published_for
 from nefl.report.reading.runs import Run, mean
 from nefl.report.reading.scores import best_first, with_arrow
@@ -56,9 +58,11 @@ class Row:
 
     Attributes:
         name: the method, and what else tells it from other rows.
-        runs: the runs that count, by seed.
+        runs: the runs that count, by seed; where members trained alone are together, by member
+            first.
         finished: whether they all are.
-        measures: `worst`, `average`, `best` (of the primary metric), `bytes` and `macs`.
+        measures: `worst`, `average`, `best` (of the primary metric), `bytes` and `macs`. Members
+            alone count as one family, and what they cost is added up.
         to_target: for each target, the rounds until the average reached it, of those runs that
             did.
         time_to_target: the same in seconds of simulated devices, where all of those have them.
@@ -76,7 +80,23 @@ class Row:
     @property
     def submodels(self) -> int:
         """How many submodels were measured."""
-        return len(self.runs[0].scores)
+        return submodels_of(self.runs)
+
+    @property
+    def alone(self) -> bool:
+        """Whether each of its runs trained one member alone."""
+        return member_alone(self.runs[0].settings) is not None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The fewest and the most runs that a submodel has; one number where these are equal."""
+        counts = Counter(member_alone(run.settings) for run in self.runs).values()
+        return tuple(sorted({min(counts), max(counts)}))
+
+    @property
+    def scores(self) -> dict[int, Spread]:
+        """The primary metric of each submodel over its runs, by the submodel's number."""
+        return {number: Spread(found) for number, found in _by_submodel(self.runs).items()}
 
     @property
     def metric(self) -> MeasuredBy:
@@ -129,6 +149,7 @@ class Comparison:
         shared: what all runs have in common, in a line.
         notes: what a reader must know to read the tables rightly.
         paper: whether published figures were asked for.
+        members: whether members that were trained alone are one row.
     """
 
     sections: tuple[Section, ...]
@@ -136,6 +157,7 @@ class Comparison:
     shared: str = ""
     notes: tuple[str, ...] = ()
     paper: bool = False
+    members: bool = False
 
 
 def compare(
@@ -144,6 +166,7 @@ def compare(
     targets: Sequence[float] = (),
     paper: bool = False,
     sort: str = "",
+    members: bool = False,
 ) -> Comparison:
     """Gather runs that differ only by seed into rows, and rows into sections.
 
@@ -152,12 +175,14 @@ def compare(
         targets: averages of the primary metric whose rounds are counted.
         paper: whether to look for published figures.
         sort: a measure to order the rows by, best first; or as given.
+        members: whether members of a family that were trained alone are one row, for tables and
+            figures of every submodel.
 
     Raises:
         ConfigError: if a target cannot be one of what the runs are measured by.
     """
     check_targets(runs, targets)
-    gathered = gather(runs)
+    gathered = gather(runs, members=members)
     settings = [each.settings for each in gathered]
     varied = varied_keys(settings)
     notes = [note for each in gathered for note in left_out_of_means(each)]
@@ -166,7 +191,7 @@ def compare(
         published = published_for(each.runs[0]) if paper else None
         who = f"{each.name} on {each.title}" if each.title else each.name
         notes += not_as_published(who, each.runs[0], published)
-        row = _row(each.name, each.runs, targets, published)
+        row = _row(each, targets, published)
         places.setdefault(each.title, []).append(row)
     if sort:
         places = {
@@ -175,7 +200,11 @@ def compare(
         }
     notes += unlike_metrics(gathered)
     notes += unlike_settings(gathered, varied)
-    notes += unlike_families(gathered)
+    if not members:  # every submodel has a column, and every column its best
+        marked = "the best is marked among the largest families"
+        notes += [f"{note}; {marked}" for note in unlike_families(gathered)]
+    elif sort:
+        notes += unlike_families(gathered)
     if targets:
         notes += unlike_evaluations(gathered)
     if paper and not any(row.published for rows in places.values() for row in rows):
@@ -184,7 +213,12 @@ def compare(
         notes += without_published(gathered)
     sections = tuple(Section(title, tuple(rows)) for title, rows in places.items())
     return Comparison(
-        sections, tuple(targets), in_common(settings, varied), tuple(dict.fromkeys(notes)), paper
+        sections,
+        tuple(targets),
+        in_common(settings, varied),
+        tuple(dict.fromkeys(notes)),
+        paper,
+        members,
     )
 
 
@@ -208,25 +242,64 @@ def check_targets(runs: Sequence[Run], targets: Sequence[float]) -> None:
             raise ConfigError(f"target {target:g}: give {name} between 0 and 1, as in 0.8")
 
 
-def _row(
-    name: str, runs: Sequence[Run], targets: Sequence[float], published: Published | None
-) -> Row:
-    measured = [run for run in runs if run.scores]
+def _row(each: Gathered, targets: Sequence[float], published: Published | None) -> Row:
+    runs = each.runs
+    families = _families(runs)
+    metric = runs[0].metric
     return Row(
-        name=name,
-        runs=tuple(runs),
+        name=each.name,
+        runs=runs,
         finished=all(run.status == "finished" and bool(run.scores) for run in runs),
         measures={
-            "worst": Spread(tuple(run.scores[0] for run in measured)),
-            "average": Spread(tuple(mean(run.scores) for run in measured)),
-            "best": Spread(tuple(run.metric.best(run.scores) for run in measured)),
-            "bytes": Spread(tuple(float(bytes_spent(run)) for run in runs)),
-            "macs": Spread(tuple(macs_spent(run, costs_of(run)) for run in runs)),
+            "worst": Spread(tuple(scores[0] for scores in families)),
+            "average": Spread(tuple(map(mean, families))),
+            "best": Spread(tuple(map(metric.best, families))),
+            "bytes": _spent(runs, lambda run: float(bytes_spent(run))),
+            "macs": _spent(runs, lambda run: macs_spent(run, costs_of(run))),
         },
         to_target={target: Spread(_rounds_to(runs, target)) for target in targets},
         time_to_target={target: Spread(_seconds_to(runs, target)) for target in targets},
         published=published,
     )
+
+
+def _by_member(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs of each member that was trained alone; one list where none was."""
+    found: dict[int | None, list[Run]] = {}
+    for run in runs:
+        found.setdefault(member_alone(run.settings), []).append(run)
+    return list(found.values())
+
+
+def _by_submodel(runs: Sequence[Run]) -> dict[int, tuple[float, ...]]:
+    """Return what each submodel reached in those runs that were measured, by its number."""
+    measured = [run for run in runs if run.scores]
+    if runs and member_alone(runs[0].settings) is not None:
+        alone = [(member_alone(same[0].settings), same) for same in _by_member(measured)]
+        return {number or 0: tuple(run.scores[0] for run in same) for number, same in alone}
+    return dict(enumerate(zip(*(run.scores for run in measured), strict=False), start=1))
+
+
+def _families(runs: Sequence[Run]) -> list[tuple[float, ...]]:
+    """Return the scores of all submodels, for each seed; the smallest first.
+
+    Members alone are those of one seed together. Where their seeds are not the same, there is one
+    family, of each member's mean.
+    """
+    if member_alone(runs[0].settings) is None:
+        return [run.scores for run in runs if run.scores]
+    members = _by_member([run for run in runs if run.scores])
+    if len({tuple(run.seed for run in same) for same in members}) > 1:
+        return [tuple(mean([run.scores[0] for run in same]) for same in members)]
+    return [tuple(run.scores[0] for run in same) for same in zip(*members, strict=True)]
+
+
+def _spent(runs: Sequence[Run], cost: Callable[[Run], float]) -> Spread:
+    """Return what runs cost; of members alone, what all of them cost together."""
+    members = _by_member(runs)
+    if len({tuple(run.seed for run in same) for same in members}) > 1:
+        return Spread((sum(mean([cost(run) for run in same]) for same in members),))
+    return Spread(tuple(sum(map(cost, same)) for same in zip(*members, strict=True)))
 
 
 def _first_at(run: Run, target: float) -> int | None:

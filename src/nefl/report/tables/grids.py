@@ -75,7 +75,7 @@ def _measures(section: Section, measures: Sequence[str]) -> tuple[str, ...]:
 
 
 def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ...]:
-    cells = [Cell(_marked(row.name, finished=row.finished)), Cell(str(len(row.runs)))]
+    cells = [Cell(_marked(row.name, finished=row.finished)), Cell(show_seeds(row))]
     cells += [_score(row, section, measure) for measure in MEASURES]
     for target in comparison.targets:
         found = row.to_target[target]
@@ -88,6 +88,11 @@ def _cells(row: Row, section: Section, comparison: Comparison) -> tuple[Cell, ..
     macs = row.measures["macs"].mean
     cells.append(Cell(show_count(macs) if math.isfinite(macs) else "–"))
     return (*cells, *_published(row, comparison))
+
+
+def show_seeds(row: Row) -> str:
+    """Write how many runs stand behind each figure of a row, a range where that differs."""
+    return "–".join(map(str, row.seeds))
 
 
 def _published(row: Row | None, comparison: Comparison) -> list[Cell]:
@@ -168,7 +173,7 @@ def footnotes(comparison: Comparison) -> list[str]:
     """Return what stands under the tables."""
     rows = [row for section in comparison.sections for row in section.rows]
     said = describe_metrics(section.metric for section in comparison.sections)
-    several = any(len(row.runs) > 1 for row in rows)
+    several = any(max(row.seeds) > 1 for row in rows)
     told = [f"mean ± standard deviation over seeds; {said}" if several else said]
     if any(not row.finished for row in rows):
         told.append("* not finished")

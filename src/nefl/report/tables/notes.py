@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from nefl.report.reading.gathering import SECTIONS, WITHOUT_EFFECT, Gathered, say_setting
+from nefl.report.reading.gathering import (
+    SECTIONS,
+    WITHOUT_EFFECT,
+    Gathered,
+    say_setting,
+    short_keys,
+)
+from nefl.report.reading.meant import as_meant, is_default
 from nefl.report.reading.published import ALIKE, PUBLISHED, Published
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import with_arrow
@@ -31,28 +38,40 @@ def unlike_metrics(gathered: Sequence[Gathered]) -> list[str]:
 
 
 def unlike_settings(gathered: Sequence[Gathered], varied: Sequence[str]) -> list[str]:
-    """Say in which further settings the rows differ, so that nobody takes them for equal."""
+    """Say in which further settings the rows differ, so that nobody takes them for equal.
+
+    Rows for which a setting means nothing are not spoken of.
+    """
     notes = []
+    called = short_keys([each.settings for each in gathered])
     for key in varied:
         if key in (*SECTIONS, "model.method"):
             continue
-        found = [each.settings.get(key) for each in gathered]
-        holders = _holders(gathered, ["none" if value is None else str(value) for value in found])
-        most = max(holders, key=lambda value: len(holders[value]))
-        told = [f"{v} ({', '.join(who)})" for v, who in holders.items() if v != most]
-        notes.append(f"{key} is not the same for all: {'; '.join(told)}; {most} for the others")
+        having = [each for each in gathered if key in each.settings]
+        found = [each.settings[key] for each in having]
+        holders = _holders(having, ["none" if value is None else str(value) for value in found])
+        told = [f"{v} ({', '.join(who)})" for v, who in holders.items()]
+        if len(having) == len(gathered):
+            most = max(holders, key=lambda value: len(holders[value]))
+            told = [each for each, v in zip(told, holders, strict=True) if v != most]
+            notes.append(f"{key} is not the same for all: {'; '.join(told)}; {most} for the others")
+        elif all(f" {called[key]}={e.settings[key]} " in f"{e.name} " for e in having):
+            continue  # all that have it are named by it
+        elif len(holders) > 1:
+            notes.append(f"{key} is not the same for all: {'; '.join(told)}")
+        elif not all(is_default(each.settings, key) for each in having):
+            notes.append(f"{key} is {told[0]}")
     return notes
 
 
 def unlike_families(gathered: Sequence[Gathered]) -> list[str]:
     """Say that families have other numbers of submodels, where they have."""
-    measured = [each for each in gathered if each.runs[0].scores]
-    sizes = _holders(measured, [len(each.runs[0].scores) for each in measured])
+    measured = [each for each in gathered if each.submodels]
+    sizes = _holders(measured, [each.submodels for each in measured])
     if len(sizes) < 2:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
-    note = f"numbers of submodels differ, so worst and average are not over the same ({told})"
-    return [f"{note}; the best is marked among the largest families"]
+    return [f"numbers of submodels differ, so worst and average are not over the same ({told})"]
 
 
 def _holders(gathered: Sequence[Gathered], values: Sequence[Value]) -> dict[Value, list[str]]:
@@ -81,10 +100,11 @@ def not_as_published(name: str, run: Run, published: Published | None) -> list[s
     """Say in what a run is not what its published figures are for."""
     if published is None:
         return []
+    own = as_meant(run.settings)
     told = [
-        f"{key}={run.settings.get(key)} instead of {value}"
+        f"{key}={own.get(key)} instead of {value}"
         for key, value in published.settings.items()
-        if not key.startswith((*WITHOUT_EFFECT, *ALIKE)) and value != run.settings.get(key)
+        if not key.startswith((*WITHOUT_EFFECT, *ALIKE)) and value != own.get(key)
     ]
     return [f"{name} is not as published: {', '.join(told)}"] if told else []
 
