@@ -15,6 +15,7 @@ RANK = {
     "parsing": 0,
     "seeds": 0,
     "lazy": 0,
+    "collecting": 0,
     "measured": 0,
     "wording": 0,
     "extras": 1,

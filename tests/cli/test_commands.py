@@ -68,17 +68,38 @@ def test_a_family_is_costed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_training_loads_no_compiler() -> None:
     """It takes longer than all of torch, in every worker."""
     script = (
-        "import sys, torch, nefl.engines.worker, nefl.running.lifecycle\n"
+        "import sys, torch, nefl.engines.jobs, nefl.running.lifecycle\n"
         "from nefl.client.optimiser import make_optimiser\n"
         "from nefl.config import LocalConfig\n"
         "model = torch.nn.Linear(2, 2)\n"
         "descent = make_optimiser(model, LocalConfig())\n"
         "torch.autograd.backward(model(torch.ones(3, 2)).sum())\n"
         "descent.step()\n"
+        "from nefl.config.reading import config_from\n"
+        "from nefl.engines.tuning import tuned_for\n"
+        "with tuned_for(config_from({'engine': {'devices': 'cpu'}})):\n"
+        "    pass\n"
         "print('torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_what_starts_looks_for_garbage_seldom_before_it_loads_torch() -> None:
+    script = (
+        "import gc, sys\n"
+        "from nefl.collecting import SELDOM\n"
+        "from nefl.engines import worker\n"
+        "from unittest.mock import patch\n"
+        "assert gc.get_threshold()[0] < SELDOM, 'importing changes nothing'\n"
+        "assert 'torch' not in sys.modules\n"
+        "def asked(_place):\n"
+        "    raise SystemExit(gc.get_threshold()[0] - SELDOM)\n"
+        "sys.argv = ['worker', '0', '0']\n"
+        "with patch('nefl.engines.worker.Connection', asked):\n"
+        "    worker.main()"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
 def test_comparing_runs_loads_no_torch(quick: dict[str, Any], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from nefl.cli.commands import LazyGroup
 from nefl.cli.terminal import LogHandler, Terminal, say
+from nefl.collecting import collect_seldom
 from nefl.errors import NeflError
 from nefl.own_code import own_tracebacks
 
@@ -49,6 +50,7 @@ def main() -> None:
 
     An error of the user's own code keeps its traceback, below that line.
     """
+    collect_seldom()
     log = logging.getLogger("nefl")
     if not any(isinstance(handler, LogHandler) for handler in log.handlers):
         log.addHandler(LogHandler())

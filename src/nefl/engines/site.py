@@ -256,7 +256,8 @@ class Site:
             module = move_sharing(module, self._device, self._frozen)
             module = compute_in(module, self._precision)
             if compiled and self._compile:
-                compile_full_batches(module, self._batch_size, len(self._family))
+                layout = self._how[submodel].memory_format
+                compile_full_batches(module, self._batch_size, len(self._family), layout)
             self._modules[key] = module
             saved = module.state_dict().keys()
             buffers = module.named_buffers()

@@ -87,7 +87,9 @@ def tuned_for(config: RunConfig) -> Iterator[None]:
             yield
         finally:
             cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, products.allow_tf32 = before
-            torch.use_deterministic_algorithms(repeats, warn_only=warns)
+            if repeats != torch.are_deterministic_algorithms_enabled():
+                # Not called for nothing: it loads torch's compiler, which takes a second or more.
+                torch.use_deterministic_algorithms(repeats, warn_only=warns)
 
 
 def give_memory_back() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nefl.client.training import count_steps
+from nefl.engines.compiled import OPTIONS
 from nefl.engines.devices import pick_device, wait_for
 from nefl.engines.tuning import tuned_for
 from nefl.nesting.sets import extract_all
@@ -104,7 +105,9 @@ def _measured(setting: Setting, submodel: int) -> Measured:
     where = config.engine.devices, config.engine.threads, torch.__config__.show()
     local = config.local
     how = local.batch_size, local.memory_format, local.optimizer, local.precision
-    what = repr((config.model, setting.family, setting.task.signature, submodel, how, where))
+    what = repr(
+        (config.model, setting.family, setting.task.signature, submodel, how, where, OPTIONS)
+    )
     known = recall("compiled-steps", what)
     if isinstance(known, dict) and known.keys() == {"eager", "compiled", "compiling"}:
         return Measured(**known)
