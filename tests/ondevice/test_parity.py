@@ -58,5 +58,5 @@ def test_an_update_differs_from_torchs_by_less_than_the_limit(model: str, submod
     wanted, found = (setting.site().train(task, began) for setting in (plain, device))
     of_size, of_movement = apart(found.trained, wanted.trained, began)
     assert of_size < LIMIT
-    assert of_movement < 10 * LIMIT
+    assert of_movement < 2 * LIMIT  # without weight decay it were 3e-4 to 5e-4, and 2e-5 of size
     assert found.metrics["loss"] == pytest.approx(wanted.metrics["loss"], rel=LIMIT)
