@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export.experimental import _export_forward_backward
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from nefl.nesting.modules import StepSize
 from nefl.ondevice.plain import Trained
@@ -88,3 +89,17 @@ def test_nothing_that_is_slow_is_left(graphs: tuple[Any, Any]) -> None:
     # And the size of a batch is as open as it was.
     (given,) = (node for node in quick.nodes if node.name == "inputs")
     assert not str(given.meta["val"].shape[0]).isdecimal()
+
+
+def test_what_is_subtracted_from_stays_first() -> None:
+    def both_ways(small: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = aten.expand.default(small, [2, 3])
+        return wide - x, x - wide, wide + x
+
+    given = torch.randn(2, 1), torch.randn(2, 3)
+    module = make_fx(both_ways, tracing_mode="fake")(*given)
+    quicken(module.graph)
+    module.recompile()
+    for found, wanted in zip(module(*given), both_ways(*given), strict=True):
+        assert found.equal(wanted)
+    assert sum(node.target is aten.expand.default for node in module.graph.nodes) == 1
