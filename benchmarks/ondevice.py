@@ -71,12 +71,12 @@ MIXED: dict[str, dict[str, Any]] = {
         "server": {"evaluate_every": 40, "checkpoint_every": 10},
     },
     "cifar10": {
-        "rounds": 30,
+        "rounds": 10,
         "model": {"name": "resnet8", "method": "nefl-wd"},
         "data": {"name": "cifar10", "train": 10000, "test": 2000},
         "clients": {"count": 10, "per_round": 5},
         "local": {"epochs": 1},
-        "server": {"evaluate_every": 30, "checkpoint_every": 10},
+        "server": {"evaluate_every": 10, "checkpoint_every": 5},
     },
 }
 """The runs that are compared; batches have 32 examples, and a smaller one comes last."""
