@@ -14,7 +14,6 @@ import argparse
 import importlib
 import json
 import math
-import resource
 import statistics
 import subprocess
 import sys
@@ -46,6 +45,16 @@ MODELS = ("resnet8", "resnet20", "resnet18")
 CLIENTS = 4
 """Clients whose updates are compared."""
 
+ROUNDS: dict[str, dict[str, float]] = {
+    "step": {"learning_rate": 0.05, "momentum": 0.9},
+    "gentle": {"learning_rate": 0.01, "momentum": 0.0},
+    "usual": {"learning_rate": 0.05, "momentum": 0.9},
+}
+"""Rounds after which updates are compared."""
+
+EXAMPLES = {"step": 32, "gentle": 100, "usual": 100}
+"""Images of a client in each: one batch, or three and a smaller one."""
+
 LIMIT = 1e-4
 """What an update shall not differ by, relatively."""
 
@@ -54,20 +63,20 @@ TIMED = 3
 
 MIXED: dict[str, dict[str, Any]] = {
     "digits": {
-        "rounds": 10,
+        "rounds": 40,
         "model": {"name": "resnet8", "method": "nefl-wd"},
         "data": {"name": "digits"},
         "clients": {"count": 20, "per_round": 10},
         "local": {"epochs": 4},
-        "server": {"evaluate_every": 10, "checkpoint_every": 5},
+        "server": {"evaluate_every": 40, "checkpoint_every": 10},
     },
     "cifar10": {
-        "rounds": 8,
-        "model": {"name": "resnet8", "method": "nefl-wd", "ratios": [0.3, 1.0]},
-        "data": {"name": "cifar10", "train": 2000, "test": 1000},
-        "clients": {"count": 10, "per_round": 4},
+        "rounds": 10,
+        "model": {"name": "resnet8", "method": "nefl-wd"},
+        "data": {"name": "cifar10", "train": 10000, "test": 2000},
+        "clients": {"count": 10, "per_round": 5},
         "local": {"epochs": 1},
-        "server": {"evaluate_every": 8, "checkpoint_every": 4},
+        "server": {"evaluate_every": 10, "checkpoint_every": 5},
     },
 }
 """The runs that are compared; batches have 32 examples, and a smaller one comes last."""
@@ -80,22 +89,16 @@ SEEDS = (0, 1, 2)
 
 
 def few_clients(
-    model: str, root: str, client: str, examples: int, method: str = "nefl-wd"
+    model: str, root: str, client: str, examples: int, method: str = "nefl-wd", **local: float
 ) -> Setting:
     """Return a run of a few clients with so many images each, in batches of 32."""
-    data = {"name": "cifar10", "root": root, "train": CLIENTS * examples, "test": 100}
+    data = {"name": "digits"} if model == "resnet8" else {"name": "cifar10", "root": root}
     values = {
         "rounds": 1,
         "model": {"name": model, "method": method},
-        "data": {"name": "digits"} if model == "resnet8" else data,
-        "clients": {"count": 20 if model == "resnet8" else CLIENTS, "per_round": 1},
-        "local": {
-            "epochs": 1,
-            "momentum": 0.9,
-            "weight_decay": 5e-4,
-            "learning_rate": 0.05,
-            "clip_norm": 0,
-        },
+        "data": {**data, "train": CLIENTS * examples, "test": 100},
+        "clients": {"count": CLIENTS, "per_round": 1},
+        "local": {"epochs": 1, "weight_decay": 5e-4, "clip_norm": 0, **(local or ROUNDS["usual"])},
         "engine": {"name": "serial", "device": "cpu", "client": client},
     }
     return assemble(config_from(values))
@@ -153,45 +156,68 @@ def copied(tensors: Tensors) -> dict[str, Tensor]:
 
 def parity(given: argparse.Namespace, model: str) -> Iterator[str]:
     """Compare clients' updates after one round, with each other and with float64."""
-    here, there = (
-        few_clients(model, given.root, client, given.examples, given.method)
-        for client in ("executorch", "torch")
-    )
-    if given.smooth:
-        here, there = smoothed(here), smoothed(there)
-    state = there.initial_state()
-    on_device, with_torch = here.site(), there.site()
-    for number in given.member or range(1, len(there.family) + 1):
-        began = extract(state, there.family, number)
-        found: dict[str, list[float]] = {}
-        losses = []
-        for client in range(given.clients):
-            task = TrainTask(1, client, number)
-            first = with_torch.train(task, began)
-            wanted = copied(first.trained)
-            update = on_device.train(task, began)
-            losses.append(abs(update.metrics["loss"] - first.metrics["loss"]))
-            with torch.backends.mkldnn.flags(enabled=False):
-                plain = copied(with_torch.train(task, began).trained)
-            exact = in_float64(there, task, began)
-            for pair, (one, other) in {
-                "executorch - torch": (update.trained, wanted),
-                "plain - torch": (plain, wanted),
-                "executorch - plain": (update.trained, plain),
-                "torch - float64": (wanted, exact),
-                "plain - float64": (plain, exact),
-                "executorch - float64": (update.trained, exact),
-            }.items():
-                size, moved = apart(one, other, began)
-                found.setdefault(pair, []).append(size)
-                if pair == "executorch - torch":
-                    found.setdefault("of movement", []).append(moved)
+    for method in given.method:
+        rounds = {
+            name: few_clients(model, given.root, "torch", EXAMPLES[name], method, **local)
+            for name, local in ROUNDS.items()
+        }
+        if given.smooth:
+            rounds = {name: smoothed(setting) for name, setting in rounds.items()}
+        first = next(iter(rounds.values()))
+        clients = DeviceClients(first.config, first.family, first.task)
+        members = given.member or range(1, len(first.family) + 1)
+        members = [number for number in members if number <= len(first.family)]
+        for chosen in [members] if given.together else [[number] for number in members]:
+            for name, setting in rounds.items():
+                found = Differences()
+                for number in chosen:
+                    began = extract(setting.initial_state(), setting.family, number)
+                    for client in range(given.clients):
+                        found.add(setting, clients, TrainTask(1, client, number), began)
+                what = f"{model}{', smooth' if given.smooth else ''} | {method} | {name}"
+                yield f"| {what} | {', '.join(map(str, chosen))} | {found} |"
+
+
+class Differences:
+    """How far updates of one task are from each other, over all tasks that are added."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[float]] = {}
+        self._losses: list[float] = []
+
+    def add(
+        self, setting: Setting, clients: DeviceClients, task: TrainTask, began: Tensors
+    ) -> None:
+        """Train a task in torch, without oneDNN, in float64 and in ExecuTorch, and compare."""
+        site = setting.site()
+        first = site.train(task, began)
+        wanted = copied(first.trained)
+        update = clients.train(task, began, *site.given_to(task))
+        self._losses.append(abs(update.metrics["loss"] - first.metrics["loss"]))
+        with torch.backends.mkldnn.flags(enabled=False):
+            plain = copied(site.train(task, began).trained)
+        exact = in_float64(setting, task, began)
+        pairs = {
+            "executorch - torch": (update.trained, wanted),
+            "plain - torch": (plain, wanted),
+            "executorch - plain": (update.trained, plain),
+            "torch - float64": (wanted, exact),
+            "plain - float64": (plain, exact),
+            "executorch - float64": (update.trained, exact),
+        }
+        for pair, (one, other) in pairs.items():
+            size, moved = apart(one, other, began)
+            self._found.setdefault(pair, []).append(size)
+            if pair == "executorch - torch":
+                self._found.setdefault("of movement", []).append(moved)
+
+    def __str__(self) -> str:
+        """Tell of each pair the median, the largest and how many are above the limit."""
         shown = [
             f"{statistics.median(part):.1e} ({max(part):.1e}), {sum(p > LIMIT for p in part)}"
-            for part in found.values()
+            for part in self._found.values()
         ]
-        what = f"{model}{', smooth' if given.smooth else ''} ({given.method}, {given.examples})"
-        yield f"| {what} | {number} | {' | '.join(shown)} | {max(losses):.1e} |"
+        return f"{' | '.join(shown)} | {max(self._losses):.1e}"
 
 
 class Decisions(nn.Module):
@@ -285,7 +311,7 @@ def on_device_steps(setting: Setting, task: TrainTask, began: Tensors) -> Iterat
 def steps(given: argparse.Namespace, model: str) -> Iterator[str]:
     """Show after each step how far parameters are from float64, and how many ReLUs differed."""
     here, there = (
-        few_clients(model, given.root, client, given.examples, given.method)
+        few_clients(model, given.root, client, given.examples, given.method[0])
         for client in ("executorch", "torch")
     )
     state = there.initial_state()
@@ -410,14 +436,24 @@ def measure(model: str, root: str, client: str, number: int) -> dict[str, float]
         DeviceClients(setting.config, setting.family, setting.task).program(number)
         # Its Python packages are no part of what a device needs, nor is torch, which is there too.
         importlib.import_module("executorch.extension.training")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = []
+    # Linux: the largest memory is counted anew from here. That of getrusage may be the parent's.
+    Path("/proc/self/clear_refs").write_text("5")
+    before, found = memory("VmRSS"), []
     for turn in range(TIMED + 1):
         started = time.process_time()
         site.train(TrainTask(turn + 1, 0, number), began)
         found.append(time.process_time() - started)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": min(found[1:]), "bytes": (after - before) * 1024}
+    return {"seconds": min(found[1:]), "bytes": memory("VmHWM") - before}
+
+
+def memory(name: str) -> int:
+    """Return what Linux tells of this process's memory, in bytes."""
+    (line,) = (
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(f"{name}:")
+    )
+    return int(line.split()[1]) * 1024
 
 
 def cost(model: str, root: str, members: Sequence[int]) -> Iterator[str]:
@@ -469,10 +505,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--root", default="", help="the folder of CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
-    parser.add_argument("--examples", type=int, default=100, help="images of a client")
+    parser.add_argument("--examples", type=int, default=100, help="steps: images of a client")
     parser.add_argument("--clients", type=int, default=CLIENTS, help="updates that are compared")
     parser.add_argument("--member", type=int, nargs="*", default=(), help="only these members")
-    parser.add_argument("--method", default="nefl-wd", help="parity: the method")
+    parser.add_argument("--method", nargs="*", default=["nefl-wd"], help="parity: the methods")
+    parser.add_argument("--together", action="store_true", help="parity: members in one row")
     parser.add_argument("--smooth", action="store_true", help="parity: no kinks in place of ReLU")
     given = parser.parse_intermixed_args()
     if given.what == "one":

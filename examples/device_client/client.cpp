@@ -1,13 +1,7 @@
 // A client that trains with ExecuTorch's runtime in C++: no Python, no PyTorch.
 //
-// It follows the contract in docs/on-device.md: one argument, the folder of a task. The ExecuTorch
-// wheel has all that is needed to build it on Linux:
-//
-//   ET=$(python -c "import executorch; print(list(executorch.__path__)[0])")
-//   g++ -std=c++17 -O2 -DC10_USING_CUSTOM_GENERATED_MACROS examples/device_client/client.cpp -o device_client
-//       -I$ET/include -I$ET/include/executorch/runtime/core/portable_type/c10
-//       -L$ET/lib -lexecutorch -Wl,--no-as-needed -lexecutorch_kernels_optimized -Wl,-rpath,$ET/lib
-//   nefl handoff digits --submodel 1 ./device_client
+// It follows the contract in docs/on-device.md: one argument, the folder of a task. That page has the
+// command that builds it on Linux, from what the ExecuTorch wheel holds.
 //
 // On a phone the same calls are TrainingModule's (C++, Kotlin, Swift); here a plain Module is enough,
 // since a program gives loss and statistics, then gradients, then the parameters where they lie.

@@ -2,12 +2,11 @@
 
 import json
 import math
-import shlex
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from nefl.running.assembly import Setting
 from nefl.state import TrainTask
 from tests.ondevice.conftest import SETTINGS
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "device_client"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "device_client"
 TASK = TrainTask(1, 2, 1)
 
 
@@ -51,16 +51,12 @@ def test_the_example_client_conforms(recipe: Path) -> None:
 @pytest.mark.usefixtures("programs")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: install g++")
 def test_the_client_in_cpp_conforms(recipe: Path, tmp_path: Path) -> None:
-    """Built as its first lines say, from what the ExecuTorch wheel has."""
-    place = find_spec("executorch")
-    assert place is not None
-    assert place.submodule_search_locations is not None
-    root = place.submodule_search_locations[0]
-    words = [line.removeprefix("//") for line in (EXAMPLES / "client.cpp").read_text().splitlines()]
-    begin = next(number for number, line in enumerate(words) if line.strip().startswith("g++"))
-    command = " ".join(words[begin : begin + 3]).replace("$ET", root)
-    source = command.replace("examples/device_client/", f"{EXAMPLES}/")
-    subprocess.run([*shlex.split(source), "-w"], cwd=tmp_path, check=True)
+    """Built as the page says, from what the ExecuTorch wheel has."""
+    blocks = (ROOT / "docs" / "on-device.md").read_text().split("```\n")
+    (build,) = (block for block in blocks if block.startswith("ET=$("))
+    (tmp_path / "examples").symlink_to(EXAMPLES.parent)
+    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-ec", build], cwd=tmp_path, check=True, env=os.environ | here)
     found = try_client(recipe, str(tmp_path / "device_client"), client=2)
     assert found.difference < 1e-6
     assert found.from_torch < 1e-6

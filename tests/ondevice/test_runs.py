@@ -1,5 +1,7 @@
 """Whole runs in which some clients train in ExecuTorch."""
 
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,19 @@ from nefl.errors import RunError
 from nefl.ondevice.runtime import Session
 from nefl.rounds import Observer, RoundReport
 from tests.ondevice.conftest import on_device
+
+
+class Killed(Observer):
+    """Ends its process after the first round, as a system short of memory does."""
+
+    def round_done(
+        self,
+        state: nefl.ServerState,
+        report: RoundReport,
+        evaluations: Sequence[nefl.Evaluation] | None,
+    ) -> None:
+        """Die."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Stop(Observer):
@@ -44,8 +59,16 @@ def test_a_mixed_run_is_the_torch_run_but_for_last_bits(
         assert torch.allclose(mixed.state.shared[name], tensor, rtol=1e-3, atol=1e-5), name
     with pytest.raises(KeyboardInterrupt):
         nefl.train(half, tmp_path / "stopped", observers=[Stop()])
-    again = nefl.resume(tmp_path / "stopped")
-    assert state_sha256(again.state) == state_sha256(mixed.state)
+    killed = os.fork()
+    if killed == 0:
+        try:
+            nefl.train(half, tmp_path / "killed", observers=[Killed()])
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -signal.SIGKILL
+    for name in ("stopped", "killed"):
+        again = nefl.resume(tmp_path / name)
+        assert state_sha256(again.state) == state_sha256(mixed.state), name
 
 
 @pytest.mark.usefixtures("setting")

@@ -86,7 +86,9 @@ def export(
         if everyone and submodel is not None:
             raise ConfigError("--all and --submodel: give one of them")
         numbers = None if submodel is None else (submodel,)
-        written = export_trainable(run, out, submodels=numbers, trust_code=trust_code)
+        written = export_trainable(
+            run, out, submodels=numbers, trust_code=trust_code, begun=_tell_program
+        )
         if as_json:
             say(to_json({"programs": [_plain_program(each) for each in written]}, indent=2))
         else:
@@ -160,6 +162,10 @@ def _plain_program(done: TrainableExport) -> dict[str, object]:
         "sha256": done.sha256,
         "card": asdict(done.card),
     }
+
+
+def _tell_program(submodel: int) -> None:
+    say(f"submodel {submodel}: made, or taken from the cache; it may take a minute", err=True)
 
 
 def _show_programs(written: list[TrainableExport]) -> None:

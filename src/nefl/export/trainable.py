@@ -1,7 +1,7 @@
 """From a run or a recipe to programs that train its submodels, without PyTorch."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -42,6 +42,7 @@ def export_trainable(
     *,
     submodels: Sequence[int] | None = None,
     trust_code: bool = False,
+    begun: Callable[[int], object] | None = None,
 ) -> list[TrainableExport]:
     """Write programs that train submodels in ExecuTorch, each tried in the runtime first.
 
@@ -50,6 +51,7 @@ def export_trainable(
         out: the folder for the files, new or not.
         submodels: which ones, from 1; all if left out.
         trust_code: import what a run names, though it was never named on this machine.
+        begun: is told each submodel before its program is made, which takes half a minute or more.
 
     Raises:
         NeflError: if something is missing, or ExecuTorch cannot train the model.
@@ -69,7 +71,13 @@ def export_trainable(
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from None
     with tuned_process(config.engine.threads):
-        return [_write(clients.program(k), config, program_file(folder, k)) for k in chosen]
+        written = []
+        for number in chosen:
+            if begun is not None:
+                begun(number)
+            path = program_file(folder, number)
+            written.append(_write(clients.program(number), config, path))
+        return written
 
 
 def trained_config(source: str | Path, *, trust_code: bool) -> RunConfig:

@@ -69,7 +69,10 @@ class PlainStep(nn.Module):
 
 
 class PlainConvolution(nn.Module):
-    """A convolution as a product of two matrices, its weight and the patches it looks at.
+    """A convolution as a product of matrices, its weight and the patches it looks at.
+
+    Where a patch has fewer values than there are places to look at, every image has a product of
+    its own; elsewhere the whole batch has one.
 
     Args:
         convolution: the convolution whose weights it takes over.
@@ -83,26 +86,38 @@ class PlainConvolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the convolution does. [N, C, ...] → [N, O, ...]."""
-        axes = len(self._kernel)
-        patches, batch = x.transpose(0, 1), x.shape[0]  # channels first: they are the rows
-        for number in range(axes):
-            at = patches.ndim - axes + number
-            patches = self._along(patches, at, number)
-        places = patches.shape[patches.ndim - axes :]
-        columns = patches.reshape(-1, batch * prod(places))  # [C × kernel, N × places]
+        axes, batch = len(self._kernel), x.shape[0]
+        places = [
+            (size + 2 * padding - kernel) // stride + 1
+            for size, kernel, stride, padding in zip(
+                x.shape[2:], self._kernel, self._stride, self._padding, strict=True
+            )
+        ]
         # Taps of a later axis come before those of an earlier one.
         turned = self.weight.permute(0, 1, *range(axes + 1, 1, -1))
-        product = turned.reshape(turned.shape[0], -1) @ columns
-        outputs = product.view(-1, batch, *places).transpose(0, 1)
+        weight = turned.reshape(turned.shape[0], -1)  # [O, C × kernel]
+        if weight.shape[1] <= prod(places):
+            # A product for each image: the weight is copied for each, but activations, which are
+            # larger, need not be turned around before and after.
+            columns = self._patches(x, 2).reshape(batch, -1, prod(places))
+            product = weight.unsqueeze(0).expand(batch, -1, -1).bmm(columns)
+            outputs = product.view(batch, -1, *places)
+        else:
+            columns = self._patches(x.transpose(0, 1), 1).reshape(-1, batch * prod(places))
+            outputs = (weight @ columns).view(-1, batch, *places).transpose(0, 1)
         if self.bias is None:
             return outputs
         return outputs + spread(self.bias, outputs)
 
-    def _along(self, patches: Tensor, at: int, number: int) -> Tensor:
-        """Take the taps along one axis: all of them as an axis of their own, behind channels."""
-        kernel, stride = self._kernel[number], self._stride[number]
-        found = taps(patches, at, kernel, stride, self._padding[number])
-        return torch.stack(found, 1) if kernel > 1 else found[0]
+    def _patches(self, x: Tensor, behind: int) -> Tensor:
+        """Take the taps along all axes: each has an axis of its own, behind channels."""
+        axes = len(self._kernel)
+        for number in range(axes):
+            at = x.ndim - axes + number
+            kernel, stride = self._kernel[number], self._stride[number]
+            found = taps(x, at, kernel, stride, self._padding[number])
+            x = torch.stack(found, behind) if kernel > 1 else found[0]
+        return x
 
 
 class PlainMaxPool(nn.Module):

@@ -35,6 +35,9 @@ from nefl.ondevice.runtime import (
 )
 from nefl.tasks.task import Task, rows_of
 
+MAKING = 2
+"""Counts up when programs are made in another way, so that those in caches are made again."""
+
 FEWEST = 3
 """Examples of the batch that a program is read with: with fewer, the size of a batch is fixed."""
 
@@ -223,7 +226,7 @@ def _dtype(dtype: torch.dtype) -> str:
 def _digest(graph: Graph, card: TrainableCard) -> str:
     """Return a checksum of all that a program is made of, so that equal ones are made once."""
     digest = hashlib.sha256(trainable_to_json(card).encode())
-    digest.update(f"{torch.__version__} {graph.graph_module.code}".encode())
+    digest.update(f"{MAKING} {torch.__version__} {graph.graph_module.code}".encode())
     for name, constant in sorted({**graph.constants, **dict(graph.named_buffers())}.items()):
         digest.update(name.encode())
         if isinstance(constant, Tensor):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nefl.errors import ConfigError, RunError
 from nefl.extras import need, quiet
+from nefl.ondevice.quicker import quicken
 
 EXTRA = "executorch"
 KNOWN = ("1.5",)
@@ -87,6 +88,7 @@ def lower(graph: Graph) -> bytes:
     try:
         with quiet():
             both = _export_forward_backward(graph)
+            quicken(both.graph)
             edge = exir.to_edge(
                 both, compile_config=exir.EdgeCompileConfig(_check_ir_validity=False)
             )
