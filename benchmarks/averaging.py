@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     repeats = given.repeats
-    tune_process(given.threads)  # as the server of a run does
+    tune_process(1)  # a process that has begun threads cannot be forked
     family = make_family("resnet18", "nefl-wd")
     state = family.initial_state(0)
     updates = [
@@ -107,6 +107,7 @@ def main() -> None:
     }
     # Before anything has run: the process then has no freed memory to use again.
     memory = {name: peak_megabytes(work) for name, work in works.items()}
+    tune_process(given.threads)  # as the server of a run does
     corners = [u.trained["layer4.0.conv1.weight"][:299, :150].double() for u in updates]
     torch.testing.assert_close(
         checked()[:299, :150].double(), torch.stack(corners).mean(0), rtol=1e-5, atol=1e-6
