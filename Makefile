@@ -26,7 +26,8 @@ setup: $(VENV)/.ready
 
 # A torch that the interpreter already has (a CUDA build, say) is used as it is, whatever its
 # version: a .pth file shows the new environment where it lies, and its pin is dropped. Otherwise
-# the pinned version goes in first and alone, so that no range can pull another.
+# the pinned version goes in first and alone, so that no range can pull another. Where the interpreter
+# has our tools too, they are installed besides: their programs belong into the environment.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FIND_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
@@ -40,6 +41,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	  then grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt; \
 	  else cp constraints.txt $(VENV)/constraints.txt && $(PIP) '$(TORCH)' -c constraints.txt; fi
 	$(PIP) -e '.[all,dev]' -c $(VENV)/constraints.txt
+	@for tool in ruff mypy; do test -x $(BIN)/$$tool || \
+	  $(PIP) --ignore-installed --no-deps $$tool -c $(VENV)/constraints.txt; done
 	@touch $@
 
 format: setup
