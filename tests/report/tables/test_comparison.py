@@ -356,11 +356,11 @@ def test_programs_get_what_tells_rows_apart_as_it_is_set(make_run: MakeRun) -> N
     paths = [
         make_run("a", [[0.1]], settings={"model.method": "within", OPTIONS: {"leave": 1}}),
         make_run("b", [[0.1]], settings={"server.step.name": "momentum", "engine.name": "serial"}),
-        make_run("c", [[0.1]], settings={"model.method": "nefl-co-d"}),  # its step is no mean
+        make_run("c", [[0.1]], settings={"model.method": "nefl-co-d"}),  # its step is its own
     ]
     told = [record["settings"] for record in records(compare(read_runs(paths)[0]))]
     assert told == [
-        {"model.method": "within", f"{OPTIONS}.leave": 1, "server.step.name": "mean"},
+        {"model.method": "within", f"{OPTIONS}.leave": 1},
         {"model.method": "nefl-wd", "server.step.name": "momentum"},
         {"model.method": "nefl-co-d"},
     ]
