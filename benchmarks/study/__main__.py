@@ -127,6 +127,10 @@ def show(file: Path, protocols: Sequence[str]) -> None:
         arms = by_arm(results, protocol)
         if not arms:
             raise SystemExit(f"{file}: has no run of {protocol}")
+        divides = PROTOCOLS[protocol].divides if protocol in PROTOCOLS else ""
+        if divides:  # what the same clients make of a family
+            others = by_arm(results, divides)
+            arms = {arm: runs for arm, runs in others.items() if runs[0].accuracy[1:]} | arms
         print(f"\n`{protocol}`\n", *table(arms), "", *goals(arms), sep="\n")
 
 

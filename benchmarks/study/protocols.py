@@ -78,6 +78,7 @@ class Protocol:
         tuned_on: the protocol whose server steps its arms take; its own if left out.
         only: its arms, where it does not have those that every protocol has.
         seeds: how many seeds it has at the most.
+        divides: the protocol whose clients it divides among members alone.
     """
 
     recipe: str
@@ -89,6 +90,7 @@ class Protocol:
     tuned_on: str = ""
     only: Sequence[Arm] = ()
     seeds: int = 3
+    divides: str = ""
 
     def all_arms(self) -> list[Arm]:
         """Return what is set beside each other."""
@@ -170,6 +172,7 @@ PROTOCOLS = {
         {"clients.per_round": 1},
         only=exclusive("nefl-d", MEMBERS),
         tuned_on="first-iid",
+        divides="first-iid",
     ),
     "capacity-divided": Protocol(
         SMALL,
@@ -177,6 +180,7 @@ PROTOCOLS = {
         {"rounds": 200, "server.evaluate_every": 50, "clients.per_round": 1, **CAPACITY},
         only=[Arm("fedavg-small", method("fedavg-small")), *exclusive("nefl-wd", LARGER)],
         tuned_on="first-iid",
+        divides="capacity",
     ),
     "long": Protocol(
         SMALL,
