@@ -134,3 +134,23 @@ def test_status_lists_a_runs_nodes(tmp_path: Path) -> None:
     assert "8: [red]another family" in shown
     listed = json.loads(run("status", str(run_folder), "--json"))
     assert [node["state"] for node in listed] == ["there", "refused"]
+
+
+def test_a_nodes_runtime_is_part_of_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "nefl.engines.flower.programs.node.keep_node",
+        lambda options, _say: asked.append(options.node_config),
+    )
+    there = ["flower", "node", "--superlink", "127.0.0.1:9092", "--insecure"]
+    for more in (
+        ["--runtime", "executorch"],
+        ["--runtime", "torch", "--node-config", "partition-id=0"],
+        ["--node-config", "partition-id=0"],
+    ):
+        result = CliRunner().invoke(app, [*there, *more])
+        assert result.exit_code == 0, result
+    assert asked == ['runtime="executorch"', 'partition-id=0 runtime="torch"', "partition-id=0"]
+    twice = [*there, "--runtime", "torch", "--node-config", 'runtime="executorch"']
+    with pytest.raises(ConfigError, match="--node-config has a runtime too; give one of them"):
+        CliRunner().invoke(app, twice, catch_exceptions=False)

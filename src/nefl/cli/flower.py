@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -95,6 +95,10 @@ def node(
     node_config: Annotated[
         str, typer.Option(help="Keys and values of this node, as in 'partition-id=0 tier=2'.")
     ] = "",
+    runtime: Annotated[
+        Literal["torch", "executorch"] | None,
+        typer.Option(help="What it trains with; as the run says, if left out."),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(help="Port for this machine's own processes; a free one if left out."),
@@ -124,6 +128,10 @@ def node(
     _need_flower()
     from nefl.engines.flower.programs.node import TRAINER_MEMORY, NodeOptions, keep_node
 
+    if runtime is not None:
+        if "runtime=" in node_config:
+            raise ConfigError("--runtime: --node-config has a runtime too; give one of them")
+        node_config = f'{node_config} runtime="{runtime}"'.strip()
     options = NodeOptions(
         superlink=superlink,
         insecure=insecure,
