@@ -133,4 +133,5 @@ def test_numbers_and_addresses_that_are_none_get_a_400_and_no_trace(
 ) -> None:
     with connect(server, sent) as connection:
         assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
-    assert not caplog.records
+    # That its thread was still busy with another is said on a machine that is.
+    assert not [record for record in caplog.records if record.name != "waitress.queue"]
