@@ -116,7 +116,9 @@ METHODS = [
 LARGER = MEMBERS[1:]
 """Members of `nefl-wd` that are trained alone by the able; the first is `fedavg-small`."""
 
-CAPACITY: Mapping[str, Any] = {
+CAPACITY: dict[str, Any] = {
+    "rounds": 200,
+    "server.evaluate_every": 50,
     "model.ratios": PAPER_RATIOS,
     "data.train": 50000,
     "clients.count": 500,
@@ -162,7 +164,7 @@ PROTOCOLS = {
     "capacity": Protocol(
         SMALL,
         "nefl-wd",
-        {"rounds": 200, "server.evaluate_every": 50, **CAPACITY},
+        CAPACITY,
         alone=LARGER,
         tuned_on="first-iid",
     ),
@@ -177,7 +179,7 @@ PROTOCOLS = {
     "capacity-divided": Protocol(
         SMALL,
         "nefl-wd",
-        {"rounds": 200, "server.evaluate_every": 50, "clients.per_round": 1, **CAPACITY},
+        CAPACITY | {"clients.per_round": 1},
         only=[Arm("fedavg-small", method("fedavg-small")), *exclusive("nefl-wd", LARGER)],
         tuned_on="first-iid",
         divides="capacity",
@@ -192,7 +194,7 @@ PROTOCOLS = {
     "nesting": Protocol(
         SMALL,
         "nefl-wd",
-        {"rounds": 200, "server.evaluate_every": 50, **CAPACITY},
+        CAPACITY,
         only=WAYS_TO_NEST,
         tuned_on="first-iid",
         seeds=1,

@@ -19,8 +19,11 @@ from nefl.rounds import Observer, RoundReport
 from tests.ondevice.conftest import on_device
 
 
-class Killed(Observer):
-    """Ends its process after the first round, as a system short of memory does."""
+class Ended(Observer):
+    """Ends a run after its first round with a signal: Ctrl-C's, or a kill."""
+
+    def __init__(self, end: int = signal.SIGINT) -> None:
+        self._end = end
 
     def round_done(
         self,
@@ -28,21 +31,8 @@ class Killed(Observer):
         report: RoundReport,
         evaluations: Sequence[nefl.Evaluation] | None,
     ) -> None:
-        """Die."""
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Stop(Observer):
-    """Ends a run after its first round, as Ctrl-C does."""
-
-    def round_done(
-        self,
-        state: nefl.ServerState,
-        report: RoundReport,
-        evaluations: Sequence[nefl.Evaluation] | None,
-    ) -> None:
-        """Stop."""
-        raise KeyboardInterrupt
+        """End it."""
+        os.kill(os.getpid(), self._end)
 
 
 @pytest.mark.long
@@ -58,11 +48,11 @@ def test_a_mixed_run_is_the_torch_run_but_for_last_bits(
     for name, tensor in plain.state.shared.items():
         assert torch.allclose(mixed.state.shared[name], tensor, rtol=1e-3, atol=1e-5), name
     with pytest.raises(KeyboardInterrupt):
-        nefl.train(half, tmp_path / "stopped", observers=[Stop()])
+        nefl.train(half, tmp_path / "stopped", observers=[Ended()])
     killed = os.fork()
     if killed == 0:
         try:
-            nefl.train(half, tmp_path / "killed", observers=[Killed()])
+            nefl.train(half, tmp_path / "killed", observers=[Ended(signal.SIGKILL)])
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == -signal.SIGKILL
@@ -74,7 +64,7 @@ def test_a_mixed_run_is_the_torch_run_but_for_last_bits(
 @pytest.mark.usefixtures("setting")
 def test_a_run_is_not_resumed_with_other_clients(tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        nefl.train(tiny, tmp_path / "run", observers=[Stop()])
+        nefl.train(tiny, tmp_path / "run", observers=[Ended()])
     other = EngineConfig(name="serial", devices=("cpu",), client="executorch")
     with pytest.raises(RunError, match="settings"):
         nefl.resume(tmp_path / "run", engine=other)
