@@ -140,6 +140,7 @@ WAYS_TO_NEST = (
     nesting("all", which="all"),
     nesting("taught", teacher="largest"),
     nesting("constant-steps", family="nefl-wd-nl"),
+    nesting("shared-norms", family="nefl-wd-steps"),
     Arm("own-classifier", method("benchmarks.study.own_classifier:within"), tuned_as="within"),
     replace(nesting("narrower"), more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
     replace(nesting("more-rounds"), more={"rounds": 400}),
@@ -159,7 +160,16 @@ PROTOCOLS = {
         ),
     ),
     "first-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", arms=RIVALS, tuned_on="first-iid"),
-    "tiers": Protocol(SMALL, "nefl-d", {"partition.kind": "tiers"}, tuned_on="first-iid"),
+    "tiers": Protocol(
+        SMALL,
+        "nefl-d",
+        {"partition.kind": "tiers"},
+        arms=(
+            Arm("within-drawn", method("within", which="smallest+drawn"), tuned_as="within"),
+            Arm("within-all", method("within", which="all"), tuned_as="within"),
+        ),
+        tuned_on="first-iid",
+    ),
     "strokes": Protocol("digit-strokes", "nefl-wd", alone=LARGER, needs_data=False),
     "capacity": Protocol(
         SMALL,
