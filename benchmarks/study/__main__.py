@@ -109,8 +109,9 @@ class Study:
                 self.out / name / f"{arm.name}-s{seed}",
                 settings_of(protocol, arm, steps[arm.name], seed, self.data),
             )
-            for seed in range(min(seeds, protocol.seeds))
+            for seed in range(seeds)
             for arm in arms
+            if seed < arm.seeds
         ]
         self.make(jobs)
 
