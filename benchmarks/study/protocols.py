@@ -105,13 +105,13 @@ class Protocol:
 
 
 RIVALS = (
-    Arm("depthfl-full", method("depthfl-full"), step="mean"),
+    Arm("depthfl-full", method("depthfl-full", slow_start=33), step="mean"),
     Arm("depthfl-sd", method("depthfl-sd")),
 )
 METHODS = [
     Arm(name.removeprefix(FIRST), method(name.removeprefix(FIRST)), step="mean")
     for name in recipe_names()
-    if name.startswith(FIRST) and not name.endswith("-dirichlet")
+    if name.startswith(FIRST) and not name.endswith("-dirichlet") and "nefl-co" not in name
 ]
 LARGER = MEMBERS[1:]
 """Members of `nefl-wd` that are trained alone by the able; the first is `fedavg-small`."""
