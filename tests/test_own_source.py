@@ -64,3 +64,17 @@ def test_files_are_found_and_hostile_sources_end_the_search(project: Path) -> No
     found = code_files(["codeproject.model:family"])
     assert list(found) == list(code_checksums(["codeproject.model:family"]))
     assert found["codehelper"] == str(project.parent / "codehelper.py")
+
+
+def test_folders_without_init_files_lie_in_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "codefolder" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "made.py").write_text("from codefolder.inner import beside\n")
+    (inner / "beside.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = code_files(["codefolder.inner.made:thing", "codefolder.absent.made:thing"])
+    assert found == {
+        f"codefolder.inner.{name}": str(inner / f"{name}.py") for name in ("beside", "made")
+    }

@@ -66,12 +66,22 @@ def find_module(name: str) -> ModuleSpec | None:
     path: list[str] | None = None
     spec: ModuleSpec | None = None
     for each in _with_parents(name):
-        finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next(filter(None, (finder.find_spec(each, path) for finder in finders)), None)
+        spec = _spec(each, path)
         if spec is None or (each != name and spec.submodule_search_locations is None):
             return None
         path = list(spec.submodule_search_locations or ())
     return spec
+
+
+def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
+    finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    try:
+        return next(filter(None, (finder.find_spec(name, path) for finder in finders)), None)
+    except KeyError:  # a folder without `__init__.py` in another: Python wants that one imported
+        folders = [Path(place) / name.rpartition(".")[2] for place in path or ()]
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(each) for each in folders if each.is_dir()]
+        return spec if spec.submodule_search_locations else None
 
 
 def _is_installed(path: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from nefl.config import ModelConfig
+from nefl.config import MemberConfig, ModelConfig
 from nefl.methods import family_of, make_family
 from nefl.nesting.corners import extract
 from nefl.nesting.growing import unlock
@@ -48,6 +48,34 @@ def test_nothing_jumps(method: str) -> None:
     wanted, jumped = outputs(grown, family, inside), outputs(state, family, 3)
     torch.testing.assert_close(outputs(grown, family, 3), wanted, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(jumped, wanted, atol=1e-2), "else there is nothing to show"
+
+
+def test_widths_need_not_rise_with_the_numbers() -> None:
+    """What was trained stays; what the one inside lacks comes from others that were trained."""
+    members = (
+        MemberConfig(width=0.3, blocks=(1, 1, 1)),
+        MemberConfig(width=0.7, blocks=(1, 1, 1)),
+        MemberConfig(width=0.5, blocks=(3, 3, 3)),
+        MemberConfig(),
+    )
+    family = family_of(
+        ModelConfig("resnet20", "nefl-wd", members=members), Signature((3, 32, 32), 10)
+    )
+    assert [members_inside(family, k) for k in (2, 3, 4)] == [(1,), (1,), (1, 2, 3)]
+    state = trained(family, [1, 2])
+    grown = unlock(state, family, 2, 3)
+    for k in (1, 2):
+        assert torch.equal(outputs(grown, family, k), outputs(state, family, k))
+    # Channels that submodel 1 lacks were trained by 2: only those of new blocks hand on nothing.
+    wider = family.layout(3)["layer1.0.conv2.weight"].shape
+    assert wider > family.layout(1)["layer1.0.conv2.weight"].shape
+    assert torch.equal(grown.shared["layer1.0.conv2.weight"], state.shared["layer1.0.conv2.weight"])
+    norm, inner = "layer1.0.bn1.weight", family.layout(1)["layer1.0.bn1.weight"].shape[0]
+    first, second, third = (grown.per_submodel[k][norm] for k in range(3))
+    assert torch.equal(third[:inner], first)
+    assert torch.equal(third[inner:], second[inner : len(third)])
+    new_step = next(n for n in grown.per_submodel[2] if n.startswith("layer1.1.") and "step" in n)
+    assert not grown.per_submodel[2][new_step].any()
 
 
 def test_what_is_new_can_learn() -> None:

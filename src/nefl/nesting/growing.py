@@ -76,27 +76,28 @@ def _without_new_inputs(
     shape = family.layout(submodel)[name].shape
     old = [max(sizes) for sizes in zip(*corners, strict=True)]
     fresh = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
-    fresh[corner(n if axis in axes else old[axis] for axis, n in enumerate(shape))] = True
-    fresh[corner(old[axis] if axis in axes else n for axis, n in enumerate(shape))] = False
+    fresh[corner(n if axis in axes else min(n, old[axis]) for axis, n in enumerate(shape))] = True
+    for trained in corners:  # widths need not rise with the numbers
+        fresh[corner(trained)] = False
     return whole.masked_fill(fresh, 0)
 
 
 def _taken_over(state: ServerState, family: Family, submodel: int) -> dict[str, Tensor]:
     """Return what a submodel has for itself, taken over from the largest one inside it.
 
-    Where none is inside, the next smaller one is the nearest there is.
+    Where none is inside, the next smaller one is the nearest there is. Channels that this one lacks
+    come from others that were trained before, if those have them.
     """
     nearest = (members_inside(family, submodel) or (submodel - 1,))[-1]
     mine = {name: tensor.clone() for name, tensor in state.per_submodel[submodel - 1].items()}
-    theirs = state.per_submodel[nearest - 1]
-    steps = _step_names(family, submodel)
-    for name, tensor in mine.items():
-        old = theirs.get(name)
-        if old is not None and old.ndim == tensor.ndim:
-            common = corner(map(min, tensor.shape, old.shape))
-            tensor[common] = old[common]
-        elif name in steps:
-            tensor.zero_()
+    for k in (*range(1, submodel), nearest):  # the last has the last word
+        theirs = state.per_submodel[k - 1]
+        for name in mine.keys() & theirs.keys():
+            if mine[name].ndim == theirs[name].ndim:
+                common = corner(map(min, mine[name].shape, theirs[name].shape))
+                mine[name][common] = theirs[name][common]
+    for name in _step_names(family, submodel) - state.per_submodel[nearest - 1].keys():
+        mine[name].zero_()
     return mine
 
 
