@@ -113,6 +113,11 @@ METHODS = [
     for name in recipe_names()
     if name.startswith(FIRST) and not name.endswith("-dirichlet") and "nefl-co" not in name
 ]
+METHODS_LONG = [
+    replace(arm, seeds=1)
+    for arm in METHODS
+    if arm.name in ("fedavg-small", "nefl-d", "nefl-wd", "heterofl", "fedrolex")
+]
 LARGER = MEMBERS[1:]
 """Members of `nefl-wd` that are trained alone by the able; the first is `fedavg-small`."""
 
@@ -156,6 +161,8 @@ WAYS_TO_NEST = (
         settings=method("benchmarks.study.own_classifier:within"),
     ),
     replace(nesting("narrower"), more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
+    replace(nesting("turns"), more={"clients.choice": "turns"}),
+    replace(nesting("small-first"), more={"clients.small_first": "[20,60]"}),
     longer("more-rounds", within("nefl-wd")),
     longer("nefl-wd-more-rounds", Arm("nefl-wd", method("nefl-wd"))),
     longer("small-more-rounds", Arm("fedavg-small", method("fedavg-small"))),
@@ -170,6 +177,7 @@ PROTOCOLS = {
             *RIVALS,
             Arm("nefl-wd", method("nefl-wd")),
             replace(within("nefl-wd"), name="within-wd", tuned_as="within"),
+            Arm("within-constant", method("within", family="nefl-d-nl"), tuned_as="within"),
         ),
     ),
     "first-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", arms=RIVALS, tuned_on="first-iid"),
@@ -223,6 +231,9 @@ PROTOCOLS = {
     ),
     "methods-iid": Protocol(SMALL, "nefl-d", only=METHODS),
     "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", only=METHODS),
+    "methods-long": Protocol(
+        SMALL, "nefl-d", {"rounds": 400, "server.evaluate_every": 50}, only=METHODS_LONG
+    ),
 }
 
 
