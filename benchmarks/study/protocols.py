@@ -139,7 +139,8 @@ def nesting(name: str, family: str = "nefl-wd", **options: Any) -> Arm:
 
 def longer(name: str, like: Arm) -> Arm:
     """Return an arm of `capacity` with twice the rounds."""
-    return replace(like, name=name, more={"rounds": 400}, tuned_as=like.name, seeds=1)
+    tuned_as = like.tuned_as or like.name
+    return replace(like, name=name, more={"rounds": 400}, tuned_as=tuned_as, seeds=1)
 
 
 BETTER_AT_FIRST = (
@@ -165,6 +166,11 @@ WAYS_TO_NEST = (
     replace(nesting("small-first"), more={"clients.small_first": "[20,60]"}),
     longer("more-rounds", within("nefl-wd")),
     longer("nefl-wd-more-rounds", Arm("nefl-wd", method("nefl-wd"))),
+    *(
+        longer(f"{arm.name}-more-rounds", arm)
+        for arm in BETTER_AT_FIRST
+        if arm.name != "corner-half-left"
+    ),
     longer("small-more-rounds", Arm("fedavg-small", method("fedavg-small"))),
 )
 """What else could end the trade between the smallest submodel and the others."""
