@@ -183,6 +183,7 @@ PROTOCOLS = {
             *RIVALS,
             Arm("nefl-wd", method("nefl-wd")),
             replace(within("nefl-wd"), name="within-wd", tuned_as="within"),
+            replace(BETTER_AT_FIRST[0], name="within-wd-shared", seeds=3),
             replace(BETTER_AT_FIRST[-1], name="within-wd-fading", seeds=3),
             Arm("within-constant", method("within", family="nefl-d-nl"), tuned_as="within"),
         ),
