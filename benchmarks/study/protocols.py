@@ -113,11 +113,11 @@ METHODS = [
     for name in recipe_names()
     if name.startswith(FIRST) and not name.endswith("-dirichlet") and "nefl-co" not in name
 ]
-METHODS_LONG = [
-    replace(arm, seeds=1)
-    for arm in METHODS
-    if arm.name in ("fedavg-small", "nefl-d", "nefl-wd", "heterofl", "fedrolex")
-]
+LABEL_SKEWED = (
+    *("fedavg", "fedavg-small", "fjord", "depthfl", "depthfl-sd", "nefl-w", "nefl-d", "nefl-d-nl"),
+    *("nefl-wd", "nefl-wd-nl", "nefl-wd-steps", "nefl-wd-shared"),
+)
+"""Methods that the first study's sentences on label skew rest on."""
 LARGER = MEMBERS[1:]
 """Members of `nefl-wd` that are trained alone by the able; the first is `fedavg-small`."""
 
@@ -238,9 +238,8 @@ PROTOCOLS = {
         tuned_on="first-iid",
     ),
     "methods-iid": Protocol(SMALL, "nefl-d", only=METHODS),
-    "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", only=METHODS),
-    "methods-long": Protocol(
-        SMALL, "nefl-d", {"rounds": 400, "server.evaluate_every": 50}, only=METHODS_LONG
+    "methods-dirichlet": Protocol(
+        f"{SMALL}-dirichlet", "nefl-d", only=[arm for arm in METHODS if arm.name in LABEL_SKEWED]
     ),
 }
 
