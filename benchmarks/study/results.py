@@ -134,8 +134,8 @@ def place(arm: str, submodel: int, count: int) -> int:
 
 
 def teraflop(macs: Iterable[float]) -> str:
-    found = sorted({f"{value / 1e12:.3f}" for value in macs})
-    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    shown = list(dict.fromkeys(f"{value / 1e12:.3f}" for value in sorted(macs)))
+    return " to ".join(dict.fromkeys((shown[0], shown[-1])))
 
 
 def table(arms: Arms) -> Iterator[str]:
@@ -158,8 +158,9 @@ def table(arms: Arms) -> Iterator[str]:
     for name, cells in rows.items():
         runs = runs_of[name]
         shown = [cells.get(k, "") for k in range(count)]
-        shown += [means.get(name, ""), str(len({run.seed for run in runs}))]
         each = {run.arm: [r.macs for r in runs if r.arm == run.arm] for run in runs}
+        seeds = dict.fromkeys(sorted(map(len, each.values())))
+        shown += [means.get(name, ""), " to ".join(map(str, seeds))]
         macs = teraflop(statistics.mean(found) for found in each.values())
         yield f"| `{name}` | {' | '.join(shown)} | {macs} |"
 

@@ -21,7 +21,7 @@ _PART = re.compile(r"\.(?P<name>.+)\.\w+\.part")
 
 
 def write_atomically(
-    path: Path, write: Callable[[Path], None], *, follow_links: bool = True
+    path: Path, write: Callable[[Path], object], *, follow_links: bool = True
 ) -> None:
     """Let `write` fill a file of the path's name in a folder beside it, make it durable, then put
     it in place.

@@ -41,7 +41,7 @@ def own_code(who: str) -> Iterator[None]:
         yield
     except NeflError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # code that ends the process has failed too
         raise OwnCodeError(f"{who} failed: {describe(error)}") from error
 
 

@@ -354,8 +354,11 @@ def _round_that_counts(
 def _why_not(after: ServerState, report: RoundReport, quorum: float) -> tuple[str, str]:
     """Say why a round does not count, and the remedy; nothing if it does."""
     counted = sum(report.trained.values())
+    if not report.wanted and not report.failures:
+        reason = "no client of its cohort can train a submodel"
+        return reason, "ask more of them (clients.per_round), or take a smaller submodel"
     if not counted or counted < quorum * report.wanted:
-        last = report.failures[-1].reason if report.failures else "no device fits any submodel"
+        last = report.failures[-1].reason if report.failures else "the others came too late"
         remedy = "mend the clients, or lower server.quorum, then resume"
         if NOT_FINITE in last:  # training went out of bounds, as a rule everywhere at once
             remedy = (

@@ -152,6 +152,28 @@ def test_a_client_that_raises_costs_its_update_only(quick: dict[str, Any], tmp_p
     assert hashes[0] == hashes[1]
 
 
+def test_code_that_ends_the_process_costs_its_update_only(
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending.py").write_text(
+        "import nefl\n"
+        "class Ending(nefl.Objective):\n"
+        "    def before_step(self, local):\n"
+        "        if local.submodel == 1 and local.learning_rate:  # none when tried out\n"
+        "            raise SystemExit('enough')\n"
+        "method = nefl.Method('both', objective=Ending())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    setting = assemble(config_from(with_settings(quick, {"model.method": "ending:method"})))
+    tasks = [TrainTask(1, 0, 1), TrainTask(1, 1, 2)]
+    with workers_engine(setting, tmp_path, 1) as engine:
+        for each in (engine, serial_engine(setting)):
+            ended, trained = each.train(setting.family.initial_state(0), tasks)
+            assert isinstance(ended, ClientFailure)
+            assert "SystemExit: enough" in ended.reason
+            assert isinstance(trained, ClientUpdate)
+
+
 def test_a_worker_that_dies_costs_nothing_and_is_replaced(
     quick: dict[str, Any], tmp_path: Path
 ) -> None:

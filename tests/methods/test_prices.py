@@ -7,9 +7,12 @@ import pytest
 from torch import nn
 
 from nefl.client.drift import ControlVariates
+from nefl.client.objective import Objective
 from nefl.client.within import Within
 from nefl.config import WireConfig
+from nefl.errors import ConfigError, OwnCodeError
 from nefl.methods import make_family, priced
+from nefl.methods.prices import together_of, work_of
 from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.inside import train_within
 from nefl.nesting.profile import profile_family
@@ -63,6 +66,57 @@ def test_memory_holds_the_activations_of_a_step_and_the_members_own_tensors(
     found = prices(which=which)[2]
     assert found.train_memory_bytes == ALONE[2].train_memory_bytes + more
     assert found.payload_bytes == ALONE[2].payload_bytes + own
+
+
+def test_memory_is_that_of_the_costliest_kind_of_step() -> None:
+    """The last member inside need not be the largest in memory."""
+    heavy = 3 * max(row.activation_bytes for row in ALONE)
+    rows = (ALONE[0], replace(ALONE[1], activation_bytes=heavy), ALONE[2])
+    family = train_within(FAMILY, lambda k: tuple(range(1, k)))
+    for objective, together in (
+        (Within(which="one"), heavy),
+        (Within(which="drawn"), heavy + rows[2].activation_bytes),
+    ):
+        found = priced(rows, family, objective, 1)[2]
+        own = sum(FAMILY.layout(k)[name].nbytes for k in (1, 2) for name in FAMILY.own_names(k))
+        more = found.train_memory_bytes - rows[2].train_memory_bytes
+        assert more == together - rows[2].activation_bytes + 2 * own
+
+
+class Odd(Objective):
+    """Says of its costs what it is told to."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+
+    def work(self, members: Any, submodel: int, round_number: int) -> Any:
+        return self.said
+
+    def at_once(self, members: Any, submodel: int) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize("said", [{}, {1: -1.0}, {1: float("nan")}, {4: 1.0}, {3: "often"}, {3: 0}])
+def test_work_that_is_none_is_refused(said: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"work of .*test_prices.py, line \d+: returned .* for submodel 3 in"
+    ):
+        work_of(Odd(said), (1, 2), 3, 2)
+
+
+@pytest.mark.parametrize("said", [(), [()], [(3, 4)]])
+def test_steps_that_hold_nobody_are_refused(said: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"at_once of .*, line \d+: returned .* for submodel 3; give"
+    ):
+        together_of(Odd(said), (1, 2), 3)
+
+
+def test_costs_that_fail_are_the_users_own_error() -> None:
+    with pytest.raises(OwnCodeError, match=r"work of .*, line \d+ failed: TypeError"):
+        work_of(Odd(3), (1, 2), 3, 2)
+    with pytest.raises(OwnCodeError, match=r"at_once of .*, line \d+ failed: TypeError"):
+        together_of(Odd((1, 2)), (1, 2), 3)
 
 
 def test_both_ways_are_counted_in_their_formats() -> None:

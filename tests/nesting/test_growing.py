@@ -1,6 +1,7 @@
 """A submodel that is unlocked does what the one inside it did."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,3 +128,25 @@ def test_new_channels_and_heads_hand_on_nothing(
         to_new = torch.stack([n for axis, n in enumerate(new) if axis not in inputs]).any(0)
         assert from_new.any(), name
         assert torch.equal(weight == 0, from_new & ~to_new), name
+
+
+OWN_CLASSIFIERS = """
+from torch import nn
+from nefl import Method
+from nefl.nesting.modules import BatchNorm, StepSize
+method = Method("both", (BatchNorm, StepSize, nn.Linear), learned_steps=True)
+"""
+
+
+def test_a_classifier_of_its_own_does_not_jump_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_classifiers.py").write_text(OWN_CLASSIFIERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    family = make_family("resnet20", "own_classifiers:method", ratios=(0.3, 1.0))
+    assert "fc.weight" in family.own_names(2)
+    state = trained(family, [1])
+    grown = unlock(state, family, 1, 2)
+    wanted, jumped = outputs(state, family, 1), outputs(state, family, 2)
+    torch.testing.assert_close(outputs(grown, family, 2), wanted, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(jumped, wanted, atol=1e-2), "else there is nothing to show"

@@ -9,6 +9,8 @@ from nefl.errors import ConfigError
 from nefl.methods import make_family
 from nefl.models.images import SMALL_IMAGES
 from nefl.nesting.profile import profile_family
+from nefl.nesting.tiers import tier_choices
+from nefl.seeds import Purpose, generator_for
 from nefl.server.cohort import CohortPlan, assign_submodels, sample_cohort, tier_of, unlocked_in
 from nefl.server.devices import Fleet
 from nefl.state import TrainTask
@@ -228,3 +230,23 @@ def test_devices_never_get_what_does_not_fit(rule: dict[str, object]) -> None:
             assert devices.fits(task.client, task.submodel, devices.conditions(task.client, number))
             seen[task.submodel] += 1
     assert len(seen) > 1
+
+
+def test_a_round_of_members_alone_always_has_a_client() -> None:
+    """Three clients, of which only the last may come to member 5, and by chance does not."""
+    clients = ClientsConfig(count=3, per_round=2)
+    some = CohortPlan(clients, submodels=1, seed=0, levels=5, left_out=4)
+    chance = 0
+    for number in range(1, 100):
+        cohort = sample_cohort(some, number)
+        tasks = assign_submodels(cohort, some, number)
+        assert {task.submodel for task in tasks} == {1}
+        level = generator_for(0, Purpose.SUBMODEL, number, 2).choice(tier_choices(4, 5))
+        chance += level < 5
+    assert 0 < chance < 100, "else there is nothing to show"
+
+
+def test_where_nobody_can_train_a_member_nobody_is_asked() -> None:
+    clients = ClientsConfig(count=3, per_round=2, capability="fixed")
+    some = CohortPlan(clients, submodels=1, seed=0, levels=5, left_out=4)
+    assert sample_cohort(some, 1) == []

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from nefl.errors import RunError
+from nefl.files import write_atomically
 
 
 def check_output(path: Path) -> None:
@@ -18,14 +19,17 @@ def check_output(path: Path) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write a file, over what was there.
+    """Write a file in the place of what was there, or to a device or pipe.
 
     Raises:
-        RunError: if it cannot be written.
+        RunError: if it cannot be written; a file that was there is still there then.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        path.write_bytes(data)
+        if path.is_file() or not path.exists():
+            write_atomically(path, lambda beside: beside.write_bytes(data))
+        else:
+            path.write_bytes(data)
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written ({error.strerror}); name another file with -o"

@@ -68,7 +68,7 @@ class _Corrected(Objective):
         """As the other one."""
         return self.of.work(members, submodel, round_number)
 
-    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
+    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[Sequence[int]]:
         """As the other one."""
         return self.of.at_once(members, submodel)
 

@@ -204,9 +204,9 @@ class Objective:
         """
         return dict.fromkeys((submodel, *members), 1.0)
 
-    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
-        """Return whose activations are in memory together in the costliest step, by number."""
-        return submodel, *members
+    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[Sequence[int]]:
+        """Return whose activations are in memory together, by number, for each kind of step."""
+        return [(submodel, *members)]
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
         """Return what is minimised in a step: a scalar."""

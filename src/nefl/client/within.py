@@ -152,15 +152,16 @@ class Within(Objective):
         part = whole / self.every
         return {submodel: 1.0} | {number: part * often for number, often in among.items()}
 
-    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[int]:
-        """Return whose activations are in memory together in the costliest step."""
+    def at_once(self, members: Sequence[int], submodel: int) -> Sequence[Sequence[int]]:
+        """Return whose activations are in memory together, for each kind of step."""
+        smallest, *others = members
         if self.which == "one":
-            return (submodel,)
+            return [(number,) for number in (*members, submodel)]
         if self.which == "drawn":
-            return submodel, *members[-1:]
+            return [(submodel, number) for number in members]
         if self.which == "smallest+drawn":
-            return submodel, *dict.fromkeys((*members[:1], *members[-1:]))
-        return submodel, *members
+            return [(submodel, smallest, number) for number in others] or [(submodel, smallest)]
+        return [(submodel, *members)]
 
     def loss(self, local: Local, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the own loss, and that of the members of this step."""

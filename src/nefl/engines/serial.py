@@ -62,7 +62,7 @@ class SerialEngine:
                 updates = [
                     wire.carry(u, tensors, state) for u in self._train(group, tensors, keeper)
                 ]
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 for task in group:
                     yield ClientFailure(task, describe(error))
             else:

@@ -11,6 +11,7 @@ from nefl.config.learning import LORA
 from nefl.errors import ConfigError
 from nefl.methods.finding import find_method, method_of
 from nefl.methods.method import Method
+from nefl.methods.prices import together_of, work_of
 from nefl.models.families import Submodels, compensate_skipped, default_ratios, find_submodels
 from nefl.models.members import SOURCE, check_scaling, given_specs, lora_options, with_exits
 from nefl.models.ranks import lora_family, open_base, read_lora_options
@@ -145,6 +146,10 @@ def _with_members(family: Family, method: str, row: Method) -> Family:
     who = f"model.method {method}: members of {place_of(type(objective))}"
     with own_code(who):
         found = train_within(family, lambda submodel: objective.members(family, submodel))
+    for submodel in range(1, len(found) + 1):  # while there is no run's folder yet
+        if members := found.members_within(submodel):
+            work_of(objective, members, submodel, round_number=1)
+            together_of(objective, members, submodel)
     if objective.needs_members and not found.within and len(family) > 1:
         raise ConfigError(
             f"{who}: no submodel of this family is inside another, so nothing would be trained "

@@ -1,14 +1,18 @@
 """What a method makes of the price of a submodel: members within cost work, memory and traffic."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
+from numbers import Real
 
 from nefl.client.objective import Objective
 from nefl.config import WireConfig
+from nefl.errors import ConfigError
 from nefl.nesting.inside import member_layout
 from nefl.nesting.price import SubmodelProfile
 from nefl.nesting.profile import GRADIENTS_TOO
 from nefl.nesting.spec import Family
+from nefl.own_code import own_code, place_of
 from nefl.wire.layouts import travel_bytes
 
 
@@ -67,8 +71,52 @@ def macs_in_round(
     members = family.members_within(submodel)
     if not members:
         return profiles[submodel - 1].train_macs
-    work = objective.work(members, submodel, round_number)
+    work = work_of(objective, members, submodel, round_number)
     return sum(often * profiles[number - 1].train_macs for number, often in work.items())
+
+
+def work_of(
+    objective: Objective, members: Sequence[int], submodel: int, round_number: int
+) -> Mapping[int, float]:
+    """Return how often a step runs each member in a round, as an objective says.
+
+    Raises:
+        ConfigError: if it says nothing of the kind.
+        OwnCodeError: if it fails.
+    """
+    who = f"work of {place_of(type(objective))}"
+    with own_code(who):
+        work = dict(objective.work(members, submodel, round_number))
+    known = (submodel, *members)
+    often = [work.get(number, 0.0) for number in known]
+    fine = all(isinstance(value, Real) and isfinite(value) and value >= 0 for value in often)
+    if work.keys() - set(known) or not fine or not any(often):
+        raise ConfigError(
+            f"{who}: returned {work} for submodel {submodel} in round {round_number}; give how "
+            f"often a step runs each of {', '.join(map(str, known))}, as numbers from 0 by number"
+        )
+    return work
+
+
+def together_of(
+    objective: Objective, members: Sequence[int], submodel: int
+) -> list[tuple[int, ...]]:
+    """Return whom a step may have in memory together, as an objective says: all that can be.
+
+    Raises:
+        ConfigError: if it says nothing of the kind.
+        OwnCodeError: if it fails.
+    """
+    who = f"at_once of {place_of(type(objective))}"
+    with own_code(who):
+        found = [tuple(together) for together in objective.at_once(members, submodel)]
+    known = (submodel, *members)
+    if not found or not all(together and set(together) <= set(known) for together in found):
+        raise ConfigError(
+            f"{who}: returned {found} for submodel {submodel}; give a tuple of numbers out of "
+            f"{', '.join(map(str, known))} for each kind of step"
+        )
+    return found
 
 
 def _macs(
@@ -97,7 +145,9 @@ def _more_memory(
     members = family.members_within(submodel)
     if not members:
         return 0
-    together = objective.at_once(members, submodel)
-    activations = sum(profiles[number - 1].activation_bytes for number in together)
+    activations = max(
+        sum(profiles[number - 1].activation_bytes for number in together)
+        for together in together_of(objective, members, submodel)
+    )
     own = sum(info.nbytes for info in member_layout(family, submodel).values())
     return activations - profiles[submodel - 1].activation_bytes + (GRADIENTS_TOO + copies) * own

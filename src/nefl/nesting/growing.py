@@ -36,14 +36,14 @@ def unlock(state: ServerState, family: Family, before: int, now: int) -> ServerS
     """
     for submodel in range(before + 1, now + 1):
         known = range(1, submodel)
-        shared = dict(state.shared)
+        shared, own = dict(state.shared), list(state.per_submodel)
+        own[submodel - 1] = mine = _taken_over(state, family, submodel)
         for name, axes in _connections(family, submodel).items():
-            if name in shared:
-                shared[name] = _without_new_inputs(
-                    shared[name], name, axes, family, submodel, known
-                )
-        own = list(state.per_submodel)
-        own[submodel - 1] = _taken_over(state, family, submodel)
+            for tensors in (shared, mine):
+                if name in tensors:
+                    tensors[name] = _without_new_inputs(
+                        tensors[name], name, axes, family, submodel, known
+                    )
         state = replace(state, shared=shared, per_submodel=tuple(own))
     return state
 

@@ -114,8 +114,8 @@ def sample_cohort(
 ) -> list[int]:
     """Draw the clients of a round; a repeated round draws others.
 
-    Clients that can train none of the submodels in this round are passed over, where tiers tell;
-    so are those who keep failing, where the ledger tells.
+    Clients that can train none of the submodels in this round are passed over, where tiers tell,
+    unless that would be all of them; so are those who keep failing, where the ledger tells.
     """
     rng = generator_for(plan.seed, Purpose.COHORT, round_number, attempt)
     pool = range(plan.clients.count) if plan.roster is None else plan.roster.present()
@@ -132,9 +132,13 @@ def sample_cohort(
     else:
         order = rng.choice(len(pool), min(asked, len(pool)), replace=False, shuffle=False)
     drawn = (pool[place] for place in order)
-    if tells:
-        drawn = (client for client in drawn if _takes_part(client, plan, round_number))
-    return sorted(islice(drawn, asked))
+    if not tells:
+        return sorted(islice(drawn, asked))
+    everyone = list(drawn)
+    able = [client for client in everyone if _takes_part(client, plan, round_number)]
+    if not able:  # by chance nobody in this round: then those for whom it was a matter of chance
+        able = [client for client in everyone if _choices(client, plan, round_number)]
+    return sorted(able[:asked])
 
 
 def assign_submodels(cohort: Sequence[int], plan: CohortPlan, round_number: int) -> list[TrainTask]:
@@ -148,6 +152,9 @@ def assign_submodels(cohort: Sequence[int], plan: CohortPlan, round_number: int)
         given = take_turns(able, generator_for(plan.seed, Purpose.SUBMODEL, round_number))
     else:
         drawn = {client: _submodel_for(client, plan, round_number) for client in cohort}
+        if plan.left_out and not any(drawn.values()):  # of those asked for want of others
+            able = {client: _choices(client, plan, round_number) for client in cohort}
+            drawn = {client: min(choices, default=None) for client, choices in able.items()}
         given = {client: submodel for client, submodel in drawn.items() if submodel is not None}
     tasks = [TrainTask(round_number, client, submodel) for client, submodel in given.items()]
     return sorted(tasks, key=lambda task: (-task.submodel, task.client))

@@ -47,6 +47,8 @@ def echo(message, context):
         raise DataError("the data is not there")
     if wish == "system":
         raise FileNotFoundError("mine.npz")
+    if wish == "end":
+        raise SystemExit(0)
     if wish == "long":
         time.sleep(600)
     return Message(RecordDict({"wish": message.content["wish"]}), reply_to=message)
@@ -146,7 +148,11 @@ def test_what_a_client_keeps_comes_and_goes_with_its_message(
 
 @pytest.mark.parametrize(
     ("wish", "kind", "text"),
-    [("data", nefl.DataError, "the data is not there"), ("system", FileNotFoundError, "mine.npz")],
+    [
+        ("data", nefl.DataError, "the data is not there"),
+        ("system", FileNotFoundError, "mine.npz"),
+        ("end", nefl.RunError, "SystemExit: 0"),
+    ],
 )
 def test_an_error_in_the_trainer_is_the_clients_own(
     place: Path, monkeypatch: pytest.MonkeyPatch, wish: str, kind: type[Exception], text: str

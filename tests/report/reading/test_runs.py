@@ -146,6 +146,15 @@ def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path, make_run: MakeRun)
     assert len(refused) == 1
 
 
+def test_a_link_to_itself_is_no_run(tmp_path: Path, make_run: MakeRun) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    run = make_run("a")
+    runs, refused = read_runs([loop, run])
+    assert [found.path for found in runs] == [run]
+    assert "loop" in refused[0]
+
+
 def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
     runs, _ = read_runs([make_run("x/same", [[0.1]]), make_run("y/same", [[0.1]])])
     assert len({run.name for run in runs}) == 2

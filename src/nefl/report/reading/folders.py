@@ -1,5 +1,6 @@
 """From paths that a user names to runs: folders of runs are spread, runs of one name told apart."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def _spread(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         inner = [] if (path / CONFIG).exists() else sorted(path.glob(f"*/{CONFIG}"))
         for each in [config.parent for config in inner] or [path]:
-            found.setdefault(each.resolve(), each)
+            found.setdefault(Path(os.path.realpath(each)), each)  # of a link to itself, itself
     return list(found.values())
 
 
