@@ -1,6 +1,8 @@
 """A member inside a client's model: the same as a model of its own with copied corners."""
 
 import copy
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from nefl.client.within import Within
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.errors import NestingError
 from nefl.nesting.corners import corner
+from nefl.nesting.inside import members_inside
 from nefl.nesting.modules import StepSize
 from nefl.nesting.spec import Family, SubmodelSpec
 from nefl.state import TrainTask
@@ -50,6 +53,7 @@ class Net(nn.Module):
 FAMILY = Family(
     Net, (SubmodelSpec(((0.5,),), 0.5), SubmodelSpec(((1.0,),), 1.0)), (OwnNorm, StepSize)
 )
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = examples(6)
 INPUTS = plain(ROWS, None)
 
@@ -59,9 +63,11 @@ def nets() -> tuple[nn.Module, nn.Module]:
     return FAMILY.build(FAMILY.specs[0]), FAMILY.build(FAMILY.specs[1])
 
 
-def copied(small: nn.Module, large: nn.Module) -> nn.Module:
+def copied(
+    small: nn.Module, large: nn.Module, family: Family = FAMILY, number: int = 1
+) -> nn.Module:
     """Return a model of its own: the small one's own tensors, the large one's corners copied."""
-    alone, theirs, own = copy.deepcopy(small), large.state_dict(), FAMILY.own_names(1)
+    alone, theirs, own = copy.deepcopy(small), large.state_dict(), family.own_names(number)
     with torch.no_grad():
         for name, tensor in alone.state_dict().items():
             if name not in own:
@@ -95,6 +101,53 @@ def test_outputs_gradients_and_statistics_are_those_of_a_model_of_its_own() -> N
     moved = shared["common.running_mean"]
     torch.testing.assert_close(moved[:3], at_last["common.running_mean"])
     torch.testing.assert_close(moved[3:], before["common.running_mean"][3:])
+
+
+@pytest.mark.parametrize("example", ["custom_resnet", "custom_transformer"])
+def test_members_of_the_examples_add_their_gradients_in_the_corners(example: str) -> None:
+    """All members of a step beside each other, against models of their own."""
+    given = runpy.run_path(str(EXAMPLES / f"{example}.py"))
+    if example == "custom_resnet":
+        # The specs of its `main`, with norms and steps for each submodel.
+        specs = (
+            SubmodelSpec(((1.0, 0.0, 1.0),), width=0.5),
+            SubmodelSpec(((1.0, 1.0, 1.0),), width=0.75),
+            SubmodelSpec(((1.0, 1.0, 1.0),)),
+        )
+        family = Family(given["TinyNet"], specs, (nn.BatchNorm2d, StepSize))
+        inputs, target = torch.randn(6, 3, 16, 16), torch.randint(4, (6,))
+    else:
+        specs = (
+            SubmodelSpec(((1.0, 1.0, 0.0, 0.0),), width=0.5),
+            SubmodelSpec(((1.0, 1.0, 1.0, 0.0),), width=0.75),
+            SubmodelSpec(((1.0, 1.0, 1.0, 1.0),)),
+        )
+        family = Family(given["build"], specs)
+        inputs, target = torch.randint(100, (6, 12)), torch.randint(3, (6,))
+    assert members_inside(family, 3) == (1, 2)
+    first, second, whole = (family.build(spec) for spec in specs)
+    alone = [copied(each, whole, family, k) for k, each in ((1, first), (2, second))]
+    alone.append(copy.deepcopy(whole))
+
+    within = {k: Member(k, each, family.own_names(k)) for k, each in ((1, first), (2, second))}
+    local = Local(whole, TASK, TrainTask(1, 0, 3), 1, {}, within=within)
+    torch.autograd.backward(Within("all", weight=0.5).loss(local, inputs, target))
+    for model, share in zip(alone, (0.25, 0.25, 1.0), strict=True):
+        torch.autograd.backward(share * nn.functional.cross_entropy(model(inputs), target))
+
+    for name, parameter in whole.named_parameters():
+        wanted = torch.zeros_like(parameter)
+        for k, model in enumerate(alone, start=1):
+            copy_of = dict(model.named_parameters()).get(name)
+            if copy_of is not None and (k == 3 or name not in family.own_names(k)):
+                assert copy_of.grad is not None
+                wanted[corner(copy_of.shape)] += copy_of.grad
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-6, msg=name)
+    for k, mine in ((1, first), (2, second)):
+        theirs = dict(alone[k - 1].named_parameters())
+        for name, parameter in mine.named_parameters():
+            if name in family.own_names(k):
+                torch.testing.assert_close(parameter.grad, theirs[name].grad, msg=name)
 
 
 def test_with_corners_given_only_what_it_has_for_itself_changes() -> None:
