@@ -5,6 +5,7 @@ made, and a run that was made again be compared, without the folders.
 """
 
 import csv
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -126,10 +127,16 @@ def columns(arms: Arms) -> int:
     return max(len(result.accuracy) for runs in arms.values() for result in runs)
 
 
+def alone(arm: str) -> bool:
+    """Whether an arm is one member alone, and no trial of it with another server step."""
+    return re.fullmatch(r"exclusive-\d+", arm) is not None
+
+
 def place(arm: str, submodel: int, count: int) -> int:
     """Return in which column, from 0, a submodel of an arm stands."""
-    if arm.startswith("exclusive-"):
-        return int(arm.split("-")[1]) - 1
+    member = re.match(r"exclusive-(\d+)", arm)
+    if member:
+        return int(member[1]) - 1
     return count - 1 if arm.startswith("fedavg") and "small" not in arm else submodel
 
 
@@ -148,7 +155,7 @@ def table(arms: Arms) -> Iterator[str]:
     means: dict[str, str] = {}
     runs_of: dict[str, list[Result]] = {}
     for arm, runs in arms.items():
-        name = EXCLUSIVE if arm.startswith("exclusive-") else arm
+        name = EXCLUSIVE if alone(arm) else arm
         cells = rows.setdefault(name, {})
         runs_of.setdefault(name, []).extend(runs)
         for k in range(len(runs[0].accuracy)):
@@ -184,7 +191,7 @@ def goals(arms: Arms, ours: str = "within") -> Iterator[str]:
     for arm, runs in arms.items():
         if len(runs[0].accuracy) == 1:
             k = place(arm, 0, count)
-            name = EXCLUSIVE if arm.startswith("exclusive-") else arm
+            name = EXCLUSIVE if alone(arm) else arm
             compared = range(count) if arm == "fedavg-small" else [k]
             theirs = [(run.seed, run.accuracy[0]) for run in runs]
             for column in compared:

@@ -16,6 +16,7 @@ class Purpose(IntEnum):
     DOWN = 6
     UP = 7
     SEARCH = 8
+    DRAWS = 9
 
 
 def generator_for(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

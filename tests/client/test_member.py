@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nefl.client.drift import Proximal
 from nefl.client.member import Member
 from nefl.client.objective import Local, Objective
-from nefl.client.training import Given, LocalTraining, begin, train
+from nefl.client.training import Given, LocalTraining, begin, own_generator, train
 from nefl.client.within import Within
 from nefl.config import LocalConfig, ScheduleConfig
 from nefl.errors import NestingError
@@ -236,3 +236,20 @@ def test_a_member_that_was_not_named_is_refused() -> None:
     assert local.members == ()
     with pytest.raises(NestingError, match=r"member 1: trained inside submodel 2 are none; let"):
         local.member(1)
+
+
+def test_the_own_submodels_corners_are_not_given() -> None:
+    local = Local(nets()[1], TASK, TrainTask(1, 0, 2), 1, {})
+    with pytest.raises(NestingError, match=r"member 2: is the client's own submodel.*leave out"):
+        local.member(2, corners_given=True)
+
+
+def test_who_is_drawn_does_not_follow_from_the_order_of_the_examples() -> None:
+    """One client in five has its first draw equal to its first example, modulo five."""
+    kind = how(LocalConfig(), Objective())
+    equal = 0
+    for client in range(500):
+        with own_generator(TrainTask(1, client, 1), kind) as generator:
+            first = int(torch.randperm(100, generator=generator)[0])
+            equal += int(torch.randint(5, ())) == first % 5
+    assert 60 < equal < 140

@@ -152,6 +152,47 @@ def test_what_a_client_did_is_added_to_the_servers_weights(up: str) -> None:
     assert carried.trained.keys() == update.trained.keys()
 
 
+class Twins(nn.Module):
+    """Two classifiers of a submodel's own that are one."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.stem = nn.Linear(20, channels)
+        self.head, self.twin = OwnLinear(channels, 3), OwnLinear(channels, 3)
+        self.twin.weight = self.head.weight
+
+
+class OwnLinear(nn.Linear):
+    pass
+
+
+def test_tied_tensors_of_a_member_within_are_rounded_alike() -> None:
+    full = SubmodelSpec(((1.0,),))
+    plain = Family(
+        lambda spec: Twins(int(8 * spec.stage_width(0))),
+        (replace(full, width=0.5), full),
+        (OwnLinear,),
+    )
+    nested = train_within(plain, lambda submodel: tuple(range(1, submodel)))
+    state = nested.initial_state(0)
+    for own in state.per_submodel:
+        own["twin.weight"].copy_(own["head.weight"])
+    wire = Wire(nested, WireConfig("float32", "int8"), 3)
+    layout = travel_layout(nested, 2, ())
+    began = extract(state, nested, 2)
+    began |= {f"member/1/{name}": state.per_submodel[0][name] for name in nested.own_names(1)}
+    assert began.keys() == layout.keys()
+    generator = torch.Generator().manual_seed(9)
+    moved = {n: t + torch.randn(t.shape, generator=generator) / 100 for n, t in began.items()}
+    for start in ("", "member/1/"):
+        moved[f"{start}twin.weight"] = moved[f"{start}head.weight"]
+    update = ClientUpdate(TrainTask(1, 4, 2), moved, 10)
+    carried = wire.carry(update, began, state).trained
+    for start in ("", "member/1/"):
+        assert torch.equal(carried[f"{start}twin.weight"], carried[f"{start}head.weight"]), start
+        assert not torch.equal(carried[f"{start}head.weight"], moved[f"{start}head.weight"])
+
+
 def test_float32_both_ways_computes_nothing() -> None:
     nested = family()
     wire, state = Wire(nested, WireConfig(), 3), state_of(nested)

@@ -107,8 +107,14 @@ class Local:
             share: the share of the gradient that is kept from these.
 
         Raises:
-            NestingError: if one of them is not trained inside the submodel.
+            NestingError: if one of them is not trained inside the submodel, or the corners of the
+                client's own submodel are to be taken as given.
         """
+        if corners_given and number == self.submodel:
+            raise NestingError(
+                f"member {number}: is the client's own submodel, whose weights are trained; leave "
+                f"out corners_given, or run it under torch.no_grad()"
+            )
         instead = self._inside(leaves).left_alone(self.model, share) if leaves else {}
         if number == self.submodel:
             return lambda inputs: functional_call(self.model, instead, (inputs,), tie_weights=False)

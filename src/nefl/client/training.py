@@ -94,12 +94,13 @@ def train(
 @contextmanager
 def own_generator(task: TrainTask, how: LocalTraining) -> Iterator[torch.Generator]:
     """Give a task the random numbers that are its own, whoever trains it."""
-    seed = number_for(how.seed, Purpose.TRAINING, task.round_number, task.client)
+    place = (task.round_number, task.client)
     devices = [how.device] if how.device.type == CUDA else []
-    # Dropout and its like draw from torch's global generator: it too is the client's own.
+    # Dropout and an objective's draws come from torch's global generator: it too is the client's
+    # own, and not the batches', or who is drawn would follow from the order of the examples.
     with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield torch.Generator().manual_seed(seed)
+        torch.manual_seed(number_for(how.seed, Purpose.DRAWS, *place))
+        yield torch.Generator().manual_seed(number_for(how.seed, Purpose.TRAINING, *place))
 
 
 def _train(

@@ -123,7 +123,9 @@ class Wire:
         numbers = {name: number for number, name in enumerate(scales)}
         coded = {}
         for name, count in scales.items():
-            number = numbers.get(self._tied.get(name, name), numbers[name])
+            *of, plain = name.rpartition("/")  # members within are tied as models of their own are
+            first = "".join((*of, self._tied.get(plain, plain)))
+            number = numbers.get(first, numbers[name])
             rng = generator_for(self.seed, Purpose.UP, task.round_number, task.client, number)
             difference = _difference(name, packed, received[name], task)
             coded[name] = encode(difference, form, count, rng)
