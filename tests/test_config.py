@@ -55,6 +55,16 @@ def test_a_config_survives_json() -> None:
         ({"partition": {"kind": "list"}}, "partition.file"),
         ({"partition": {"kind": "iid", "file": "x"}}, "partition.file"),
         ({"partition": {"alpha": 0}}, "partition.alpha"),
+        (
+            {
+                "partition": {"kind": "tiers"},
+                "clients": {
+                    "capability": "devices",
+                    "devices": [{"name": "d", "memory": 1, "macs_per_second": 1, "bandwidth": 1}],
+                },
+            },
+            "of which devices know nothing; set clients.capability",
+        ),
         ({"schedule": {"milestones": [0.5, 1.5]}}, "schedule.milestones"),
         ({"server": {"quorum": 0}}, "server.quorum"),
         ({"server": {"keep": 0}}, "server.keep"),

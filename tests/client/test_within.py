@@ -154,13 +154,19 @@ def test_a_client_with_nothing_inside_trains_as_ever() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"which": "largest"}, "which is 'largest': give one of own, one, drawn, smallest"),
+        (
+            {"which": "largest"},
+            "model.method within: which is 'largest': give one of own, one, drawn, smallest",
+        ),
         ({"teacher": "me"}, "teacher is 'me': give one of none, largest"),
         ({"trains": "corners"}, "trains is 'corners': give one of all, own"),
         ({"weight": -1}, "weight is -1: give 0 or more"),
         ({"weight": float("nan")}, "weight is nan"),
         ({"every": 0}, "every is 0: give a whole number from 1"),
-        ({"from_round": 1.5}, "from_round is 1.5: give a whole number from 1"),
+        ({"from_round": 1.5}, "model.method_options.from_round is 1.5: give a whole number, as"),
+        ({"weight": "hello"}, "model.method_options.weight is 'hello': give a number, as in 0.5"),
+        ({"leave": True}, "model.method_options.leave is True: give a number"),
+        ({"teaching": None}, "model.method_options.teaching is None: give a number"),
         ({"teaching": 1.1}, "teaching is 1.1: give a share from 0 to 1"),
         ({"leave": 2}, "leave is 2: give a share from 0 to 1"),
         (
@@ -173,12 +179,14 @@ def test_a_client_with_nothing_inside_trains_as_ever() -> None:
         ),
         ({"leave": 1.0, "which": "one"}, "left to a member that does not train them; set which"),
         ({"leave": 1.0, "trains": "own"}, "which is 'smallest' and trains is 'own'"),
+        ({"weight": 0, "fade": 0.5}, "nothing is there to fade; leave fade out"),
         ({"temperature": 2.0}, "temperature without a teacher"),
         ({"temperature": 0}, "temperature is 0: give a number above 0"),
         ({"which": "one", "teacher": "none", "weight": 2.0}, "every, weight and fade: with which"),
         ({"which": "one", "teacher": "largest"}, "nobody to learn from; set teacher to 'none'"),
         ({"family": "fedavg"}, "family 'fedavg': has one submodel alone"),
         ({"family": "depthfl-sd"}, "or an objective of its own; take one of nefl-wd"),
+        ({"family": "exclusive"}, "family 'exclusive': has options of its own, and no place"),
         ({"weights": 1}, "within takes family, which"),
     ],
 )

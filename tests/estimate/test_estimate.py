@@ -318,6 +318,16 @@ def test_who_is_trained_within_whom_is_said(quick: dict[str, Any]) -> None:
     assert not cost_of(plain, plain.profiles()).within
 
 
+@pytest.mark.parametrize(("begins", "said"), [(3, True), (2, False)])
+def test_members_that_no_round_trains_are_told(
+    quick: dict[str, Any], begins: int, said: bool
+) -> None:
+    options = {"model.method": "within", "model.method_options": {"from_round": begins}}
+    _, notes = check_run(config_from(with_settings(quick, options | {"rounds": 2})))
+    told = [note for note in notes if "no step of 2 rounds trains any" in note]
+    assert bool(told) == said
+
+
 def test_submodels_that_stay_locked_are_named(quick: dict[str, Any]) -> None:
     changes = {"clients.small_first": (2, 40)}
     setting = assemble(config_from(with_settings(quick, changes)))

@@ -165,7 +165,7 @@ def test_all_code_that_a_run_names_is_asked_about() -> None:
         ("nefl-wd", {"mu": 1}, ConfigError, r"method_options.mu: nefl-wd takes no options"),
         ("fedprox", {"nu": 1}, ConfigError, r"method_options.nu: fedprox takes mu, family"),
         ("fedprox", {"mu": -1}, ConfigError, "mu is -1: give 0 or more"),
-        ("fedprox", {"mu": "much"}, ConfigError, "fedprox cannot take them"),
+        ("fedprox", {"mu": "much"}, ConfigError, "options.mu is 'much': give a number, as in"),
         ("fedprox", {"family": "fedaverage"}, ConfigError, "did you mean 'fedavg'"),
     ],
 )

@@ -49,6 +49,7 @@ def test_a_run_does_not_go_on_by_another_rule(quick: dict[str, Any], tmp_path: P
     ("change", "reason"),
     [
         ({"model.method": "fedrolex"}, "with fedrolex other channels"),
+        ({"model.method": "exclusive"}, "with exclusive there is one model"),
         ({"model.start": "elsewhere"}, "bring trained weights for all submodels"),
         ({"model.weights": "full.safetensors"}, "bring trained weights for all submodels"),
         ({"engine.flower.choice": "client"}, "lets nodes train what is not unlocked"),

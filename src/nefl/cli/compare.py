@@ -129,7 +129,7 @@ def _table(grid: Grid, comparison: Comparison) -> Table:
     groups = [text for text, span in grid.groups for _ in range(span)] or [""] * len(grid.headings)
     for number, heading in enumerate(grid.headings):
         told = f"{groups[number]}\n{heading}" if grid.groups else heading
-        table.add_column(Text(told), justify="right" if number else "left", no_wrap=True)
+        table.add_column(Text(told), justify="right" if number else "left", no_wrap=number > 0)
     for row in grid.rows:
         table.add_row(*map(_text, row))
     return table

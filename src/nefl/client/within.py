@@ -76,11 +76,16 @@ class Within(Objective):
             value = getattr(self, key)
             whole = isinstance(value, int) and not isinstance(value, bool)
             require(whole and value >= 1, f"{key} is {value!r}: give a whole number from 1")
+        require(
+            self.weight > 0 or self.fade == 1,
+            f"fade is {self.fade} and weight 0: nothing is there to fade; leave fade out",
+        )
         for key in ("teaching", "leave"):
             value = getattr(self, key)
             require(0 <= value <= 1, f"{key} is {value}: give a share from 0 to 1")
         require(
-            0 < self.temperature < 1e6, f"temperature is {self.temperature}: give a number above 0"
+            0 < self.temperature < 1e6,
+            f"temperature is {self.temperature}: give a number above 0, below 1e6",
         )
         unused = [key for key in ("teaching", "temperature") if getattr(self, key) != DEFAULTS[key]]
         require(

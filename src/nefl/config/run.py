@@ -69,6 +69,11 @@ class RunConfig(Part):
         """Refuse runs without end or beginning."""
         require(0 <= self.seed < 2**63, f"seed is {self.seed}: give 0 to {2**63 - 1}")
         require(1 <= self.rounds <= 10**7, f"rounds is {self.rounds}: give 1 to 10000000")
+        require(
+            self.partition.kind != "tiers" or self.clients.capability != "devices",
+            "partition.kind is 'tiers' and clients.capability 'devices': classes go by tiers of "
+            "clients, of which devices know nothing; set clients.capability to 'tiers' or 'fixed'",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as plain values, ready for JSON."""

@@ -7,6 +7,7 @@ import numpy as np
 from nefl.config import RunConfig
 from nefl.data import DATASETS, Columns, Dataset, DatasetInfo, find_dataset
 from nefl.data.arrays import IMAGE, LABEL
+from nefl.methods import method_of, trains_members
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
 from nefl.running.assembly import Setting, arrange, assemble, check_devices
@@ -46,6 +47,12 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
         )
     if config.model.weights is not None:
         notes += _weights_notes(Path(config.model.weights), setting.family)
+    objective = method_of(config.model).objective
+    if setting.family.within and not trains_members(objective, setting.family, config.rounds):
+        notes.append(
+            f"members within: no step of {config.rounds} rounds trains any; give the run more "
+            "rounds, or let them begin earlier (model.method_options.from_round)"
+        )
     return setting, tuple(notes)
 
 

@@ -16,7 +16,7 @@ from nefl.methods.finding import (
     networks_of,
 )
 from nefl.methods.method import Method
-from nefl.methods.prices import macs_in_round, priced
+from nefl.methods.prices import macs_in_round, priced, trains_members
 from nefl.methods.table import METHODS
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "networks_like",
     "networks_of",
     "priced",
+    "trains_members",
 ]

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from numbers import Real
 from typing import Any
 
 from nefl.config import ModelConfig
@@ -43,12 +44,11 @@ def find_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     if name not in MAKERS:
         return _without_options(name, METHODS[name], given)
     _check_options(name, MAKERS[name], given)
+    _check_numbers(MAKERS[name], given)
     try:
         return MAKERS[name](**given)
-    except TypeError as error:  # a text where a number belongs
-        raise ConfigError(
-            f"model.method_options {given}: {name} cannot take them ({error})"
-        ) from None
+    except ConfigError as error:
+        raise ConfigError(f"model.method {name}: {error}") from None
 
 
 def method_reference(name: str) -> str | None:
@@ -123,6 +123,18 @@ def _without_options(name: str, method: Method, options: Mapping[str, Any]) -> M
     if options:
         raise ConfigError(f"model.method_options.{next(iter(options))}: {name} takes no options")
     return method
+
+
+def _check_numbers(make: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse what is no number, by name, where one of nefl's own methods takes one."""
+    for each in inspect.signature(make).parameters.values():
+        value = options.get(each.name, each.default)
+        kind, wanted = {
+            int: (int, "whole number, as in 2"),
+            float: (Real, "number, as in 0.5"),
+        }.get(each.annotation, (object, ""))
+        if not isinstance(value, kind) or (wanted and isinstance(value, bool)):
+            raise ConfigError(f"model.method_options.{each.name} is {value!r}: give a {wanted}")
 
 
 def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -75,6 +75,18 @@ def macs_in_round(
     return sum(often * profiles[number - 1].train_macs for number, often in work.items())
 
 
+def trains_members(objective: Objective, family: Family, rounds: int) -> bool:
+    """Whether a step of a run ever trains one of the members that are named for it."""
+    numbers = range(1, len(family) + 1)
+    return any(
+        work_of(objective, members, submodel, number).get(member, 0) > 0
+        for number in range(rounds, 0, -1)  # as a rule the last round tells
+        for submodel in numbers
+        for members in [family.members_within(submodel)]
+        for member in members
+    )
+
+
 def work_of(
     objective: Objective, members: Sequence[int], submodel: int, round_number: int
 ) -> Mapping[int, float]:

@@ -224,6 +224,11 @@ def _plain_row(name: object) -> Method:
 
 
 def _row(name: object) -> Method:
+    if name in MAKERS:
+        raise ConfigError(
+            f"model.method_options.family {name!r}: has options of its own, and no place inside "
+            f"another method; take one of {', '.join(_ROWS)}"
+        )
     if not isinstance(name, str) or name not in _ROWS:
         raise unknown_name("model.method_options.family", str(name), _ROWS)
     return _ROWS[name]

@@ -335,7 +335,7 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     receives, sends = method.objective.receives, method.objective.sends
     step = find_step(config.server, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
-    _check_small_first(config, method)
+    _check_small_first(config, method, len(family))
     plan = Plan(
         config, family, cohort, method.rolling, dealt, step, receives, sends, method.average
     )
@@ -343,7 +343,7 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     return plan
 
 
-def _check_small_first(config: RunConfig, method: Method) -> None:
+def _check_small_first(config: RunConfig, method: Method, submodels: int) -> None:
     """Refuse to unlock submodels where what only they hold is not new.
 
     Raises:
@@ -353,6 +353,9 @@ def _check_small_first(config: RunConfig, method: Method) -> None:
         return
     model, server = config.model, config.server
     reasons = {
+        f"with {model.method} there is one model, and no larger one that could come later": (
+            submodels == 1
+        ),
         f"with {model.method} other channels come first each round": method.rolling,
         "model.start and model.weights bring trained weights for all submodels, which unlocking "
         "would overwrite": model.start is not None or model.weights is not None,

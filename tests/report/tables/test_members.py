@@ -76,6 +76,36 @@ def test_what_is_not_finished_is_not_the_best_of_a_column(make_run: MakeRun) -> 
     assert bold == ["fedavg", "fjord"]
 
 
+def test_single_models_stand_by_size_without_a_family_too(make_run: MakeRun) -> None:
+    full = run(make_run, "full", [0.2], (400,), **{"model.method": "fedavg"})
+    small = run(make_run, "small", [0.4], (90,), **{"model.method": "fedavg-small"})
+    second = run(
+        make_run,
+        "alone2",
+        [0.3],
+        (200,),
+        **{"model.method": "exclusive", "model.method_options": {"member": 2}},
+    )
+    comparison = compare([full, small], members=True)
+    [grid] = member_grids(comparison)
+    assert any("single models stand by their size" in note for note in footnotes(comparison))
+    assert [[cell.text for cell in row[2:]] for row in grid.rows] == [["", "20.00"], ["40.00", ""]]
+    [grid] = member_grids(compare([full, second], members=True))
+    assert grid.headings[2:] == ("submodel 2 ↑",), "the only size that is known"
+    third = run(
+        make_run,
+        "alone3",
+        [0.5],
+        (400,),
+        **{"model.method": "exclusive", "model.method_options": {"member": 3}},
+    )
+    [grid] = member_grids(compare([full, second, third], members=True))
+    assert {row[0].text: [cell.text for cell in row[2:]] for row in grid.rows} == {
+        "fedavg": ["", "20.00"],
+        "exclusive (nefl-d)": ["30.00", "50.00"],
+    }
+
+
 def test_without_facts_a_single_model_is_the_first_column(make_run: MakeRun) -> None:
     family = read_run(make_run("a", [[0.1, 0.2]]))
     single = read_run(make_run("b", [[0.3]], settings={"model.method": "fedavg"}))

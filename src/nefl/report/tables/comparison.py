@@ -21,7 +21,9 @@ from nefl.report.tables.notes import (
     unlike_evaluations,
     unlike_families,
     unlike_metrics,
+    unlike_seeds,
     unlike_settings,
+    without_family,
     without_published,
 )
 
@@ -203,8 +205,9 @@ def compare(
     if not members:  # every submodel has a column, and every column its best
         marked = "the best is marked among the largest families"
         notes += [f"{note}; {marked}" for note in unlike_families(gathered)]
-    elif sort:
-        notes += unlike_families(gathered)
+    else:
+        notes += without_family(gathered) + unlike_seeds(gathered)
+        notes += unlike_families(gathered) if sort else []
     if targets:
         notes += unlike_evaluations(gathered)
     if paper and not any(row.published for rows in places.values() for row in rows):

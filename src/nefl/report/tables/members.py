@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nefl.report.reading.meant import member_alone
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import ARROWS, show_score, show_spread
 from nefl.report.tables.comparison import Comparison, Row, Section, Spread
@@ -29,8 +30,23 @@ class Line:
 
 def member_lines(section: Section) -> list[Line]:
     """Return the rows of a section, each with what stands in its columns."""
-    sizes = max((_sizes(row.runs[0]) for row in section.rows), key=len, default=())
+    sizes = _column_sizes(section.rows)
     return [Line(row, _placed(row, sizes)) for row in section.rows]
+
+
+def _column_sizes(rows: Sequence[Row]) -> dict[int, int]:
+    """Return the parameters of each column's submodel: those of the largest family.
+
+    Without one, those of the members that were trained alone; of single models, by their size.
+    """
+    family = max((_sizes(row.runs[0]) for row in rows), key=len, default=())
+    if len(family) > 1:
+        return dict(enumerate(family, start=1))
+    runs = [run for row in rows for run in row.runs if _sizes(run)]
+    alone = {
+        number: _sizes(run)[0] for run in runs if (number := member_alone(run.settings)) is not None
+    }
+    return alone or dict(enumerate(sorted({_sizes(run)[0] for run in runs}), start=1))
 
 
 def columns_of(lines: Sequence[Line]) -> list[int]:
@@ -83,10 +99,9 @@ def _sizes(run: Run) -> tuple[int, ...]:
     return () if run.facts is None else tuple(each.params for each in run.facts.submodels)
 
 
-def _placed(row: Row, sizes: Sequence[int]) -> Mapping[int, Spread]:
+def _placed(row: Row, sizes: Mapping[int, int]) -> Mapping[int, Spread]:
     """Return a row's scores by column: a single model's in that of the submodel of its size."""
     scores, own = row.scores, _sizes(row.runs[0])
     if row.alone or len(scores) != 1 or len(own) != 1 or not sizes:
         return scores
-    column = min(range(len(sizes)), key=lambda k: abs(sizes[k] - own[0])) + 1
-    return {column: scores[1]}
+    return {min(sizes, key=lambda column: abs(sizes[column] - own[0])): scores[1]}

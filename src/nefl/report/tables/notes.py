@@ -10,7 +10,7 @@ from nefl.report.reading.gathering import (
     say_setting,
     short_keys,
 )
-from nefl.report.reading.meant import as_meant, is_default
+from nefl.report.reading.meant import as_meant, is_default, member_alone
 from nefl.report.reading.published import ALIKE, PUBLISHED, Published
 from nefl.report.reading.runs import Run
 from nefl.report.reading.scores import with_arrow
@@ -72,6 +72,31 @@ def unlike_families(gathered: Sequence[Gathered]) -> list[str]:
         return []
     told = "; ".join(f"{count}: {', '.join(who)}" for count, who in sorted(sizes.items()))
     return [f"numbers of submodels differ, so worst and average are not over the same ({told})"]
+
+
+def without_family(gathered: Sequence[Gathered]) -> list[str]:
+    """Say by what single models stand in columns of submodels where no family's run is there."""
+    single = [each for each in gathered if member_alone(each.runs[0].settings) is None]
+    if not single or any(each.submodels > 1 for each in single):
+        return []
+    note = (
+        "no run of a family is among them: single models stand by their size, among each other or "
+        "beside the nearest of the members alone, whatever their numbers in a family would be"
+    )
+    return [note]
+
+
+def unlike_seeds(gathered: Sequence[Gathered]) -> list[str]:
+    """Say which rows are of other seeds, where they are."""
+    seeds = [
+        ", ".join(sorted({str(run.settings["seed"]) for run in each.runs}, key=int))
+        for each in gathered
+    ]
+    holders = _holders(gathered, seeds)
+    if len(holders) < 2:
+        return []
+    told = "; ".join(f"{found}: {', '.join(who)}" for found, who in holders.items())
+    return [f"not all rows are of the same seeds ({told})"]
 
 
 def _holders(gathered: Sequence[Gathered], values: Sequence[Value]) -> dict[Value, list[str]]:
