@@ -140,47 +140,54 @@ CAPACITY: dict[str, Any] = {
 """Small submodels, and enough data."""
 
 
-def nesting(name: str, family: str = "nefl-wd", **options: Any) -> Arm:
+def nesting(
+    name: str, family: str = "nefl-wd", *, more: Mapping[str, Any] | None = None, **options: Any
+) -> Arm:
     """Return one way of nesting width: like `within` in `capacity` but for what is given."""
     how = method("within", family=family, **{"leave": 1.0, **options})
-    return Arm(name, how, tuned_as="within", seeds=1)
+    return Arm(name, how, tuned_as="within", more=more or {}, seeds=1)
 
 
-def longer(name: str, like: Arm) -> Arm:
+def longer(name: str, like: Arm, seeds: int = 1) -> Arm:
     """Return an arm of `capacity` with twice the rounds."""
     tuned_as = like.tuned_as or like.name
-    return replace(like, name=name, more={"rounds": 400}, tuned_as=tuned_as, seeds=1)
+    return replace(
+        like, name=name, more={**like.more, "rounds": 400}, tuned_as=tuned_as, seeds=seeds
+    )
 
 
+SMALL_FIRST = {"clients.small_first": "[20,60]"}
+SHARED = nesting("corner-shared", leave=0.0)
+FADING = nesting("fading", leave=0.0, fade=0.0)
+SMALL_FIRST_SHARED = nesting("small-first-shared", leave=0.0, more=SMALL_FIRST)
 BETTER_AT_FIRST = (
-    nesting("corner-shared", leave=0.0),
+    SHARED,
     nesting("corner-half-left", leave=0.5),
-    nesting("fading", leave=0.0, fade=0.0),
+    FADING,
+    nesting("constant-steps", family="nefl-wd-nl"),
+    nesting("turns", more={"clients.choice": "turns"}),
+    nesting("small-first", more=SMALL_FIRST),
+    SMALL_FIRST_SHARED,
 )
-"""Ways that were above `within` on average with the first seed."""
+"""Ways that were above `within` on average with the first seed, and two of them together."""
 
 WAYS_TO_NEST = (
     *(replace(arm, seeds=3) for arm in BETTER_AT_FIRST),
     nesting("own-tensors", leave=0.0, trains="own"),
     nesting("all", which="all"),
     nesting("taught", teacher="largest"),
-    nesting("constant-steps", family="nefl-wd-nl"),
     nesting("shared-norms", family="nefl-wd-steps"),
     replace(
         nesting("own-classifier"),
         settings=method("benchmarks.study.own_classifier:within"),
     ),
-    replace(nesting("narrower"), more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
-    replace(nesting("turns"), more={"clients.choice": "turns"}),
-    replace(nesting("small-first"), more={"clients.small_first": "[20,60]"}),
+    nesting("narrower", more={"model.ratios": "[0.2,0.4,0.6,0.8,1.0]"}),
     longer("more-rounds", within("nefl-wd")),
-    longer("nefl-wd-more-rounds", Arm("nefl-wd", method("nefl-wd"))),
-    *(
-        longer(f"{arm.name}-more-rounds", arm)
-        for arm in BETTER_AT_FIRST
-        if arm.name != "corner-half-left"
-    ),
-    longer("small-more-rounds", Arm("fedavg-small", method("fedavg-small"))),
+    longer("nefl-wd-more-rounds", Arm("nefl-wd", method("nefl-wd")), seeds=3),
+    longer("corner-shared-more-rounds", SHARED, seeds=3),
+    longer("fading-more-rounds", FADING),
+    longer("small-first-shared-more-rounds", SMALL_FIRST_SHARED),
+    longer("small-more-rounds", Arm("fedavg-small", method("fedavg-small")), seeds=3),
 )
 """What else could end the trade between the smallest submodel and the others."""
 
@@ -192,8 +199,8 @@ PROTOCOLS = {
             *RIVALS,
             Arm("nefl-wd", method("nefl-wd")),
             replace(within("nefl-wd"), name="within-wd", tuned_as="within"),
-            replace(BETTER_AT_FIRST[0], name="within-wd-shared", seeds=3),
-            replace(BETTER_AT_FIRST[-1], name="within-wd-fading", seeds=3),
+            replace(SHARED, name="within-wd-shared", seeds=3),
+            replace(FADING, name="within-wd-fading", seeds=3),
             Arm("within-constant", method("within", family="nefl-d-nl"), tuned_as="within"),
         ),
     ),
