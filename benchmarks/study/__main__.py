@@ -1,8 +1,10 @@
-"""Run the study of docs/study.md: families, models for everyone and members alone, several seeds.
+r"""Run the study of docs/study.md: families, models for everyone and members alone, several seeds.
 
     python -m benchmarks.study make runs/study --data PATH/TO/cifar10 [--protocols first-iid ...]
     python -m benchmarks.study gather runs/study -o benchmarks/study/results.csv
     python -m benchmarks.study tables benchmarks/study/results.csv [--protocols capacity ...]
+    python -m benchmarks.study picture benchmarks/study/results.csv -o capacity.svg \
+        --arms 'the family=capacity/nefl-wd' 'each alone=capacity/exclusive'
 
 Each run is a plain `nefl train`; the command is printed before it starts. Finished runs are left
 alone and interrupted ones go on from their checkpoint, so it can be stopped and started again; with
@@ -19,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.study.picture import picture
 from benchmarks.study.protocols import (
     PROTOCOLS,
     STEPS,
@@ -28,6 +31,7 @@ from benchmarks.study.protocols import (
     settings_of,
 )
 from benchmarks.study.results import Result, by_arm, gather, goals, read, table
+from nefl.report.figures.vega import draw
 
 
 def run(folder: Path, command: Sequence[str]) -> None:
@@ -151,9 +155,16 @@ def main() -> None:
     showing = commands.add_parser("tables", help="print tables as Markdown")
     showing.add_argument("file", type=Path)
     showing.add_argument("--protocols", nargs="+", default=[])
+    drawing = commands.add_parser("picture", help="draw arms side by side")
+    drawing.add_argument("file", type=Path)
+    drawing.add_argument("-o", "--out", type=Path, required=True, help=".svg, .png or .pdf")
+    drawing.add_argument("--arms", nargs="+", required=True, metavar="NAME=PROTOCOL/ARM")
     given = parser.parse_args()
     if given.command == "gather":
         print(f"{given.out}: {gather(given.runs, given.out)} runs")
+    elif given.command == "picture":
+        arms = dict(arm.rpartition("=")[::2] for arm in given.arms)
+        given.out.write_bytes(draw(picture(read(given.file), arms), given.out))
     elif given.command == "tables":
         show(given.file, given.protocols)
     else:

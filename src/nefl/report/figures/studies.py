@@ -46,7 +46,7 @@ def by_method(runs: Sequence[Run]) -> Figure:
     order = best_first(metric, known)
     titles = [section.title for section in sections]
     column: Spec = {"field": "section", "type": "nominal", "title": None, "sort": titles}
-    lines = _method_lines(list(dict.fromkeys(order)), score_channel(score_axis(metric)))
+    lines = method_lines(list(dict.fromkeys(order)), score_channel(score_axis(metric)))
     about = (
         f"The test {metric.name} of each submodel and, as an upright stroke, their average; "
         f"{which_is_better(metric)}. The bar is a standard deviation of the average over seeds. "
@@ -89,7 +89,13 @@ def _drawn(row: Row, values: dict[str, float]) -> dict[str, float | None]:
     return {name: drawn_score(row.metric, value) for name, value in values.items()}
 
 
-def _method_lines(order: list[str], x: Spec) -> Spec:
+def method_lines(order: list[str], x: Spec) -> Spec:
+    """Return a line for each method: its submodels, and its average with a bar for the spread.
+
+    Args:
+        order: the methods, from above.
+        x: the channel of scores.
+    """
     averages, submodels = ([{"filter": f"isValid(datum.{field})"}] for field in ("average", SCORE))
     stroke = {"type": "tick", "thickness": 2.5, "size": 15, "opacity": 1, "tooltip": True}
     return {
