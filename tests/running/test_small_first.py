@@ -1,14 +1,17 @@
 """Small first and turns in whole runs: the same bits after a kill, and counted in the identity."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nefl
-from nefl.config.reading import with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.errors import RunError
+from nefl.estimate import estimate_run
 from nefl.rounds import Observer
+from nefl.running.assembly import with_small_first
 
 RULES = {"clients.small_first": [1, 3], "clients.choice": "turns", "rounds": 3}
 
@@ -62,3 +65,75 @@ def test_nothing_is_unlocked_that_is_not_new(
     with pytest.raises(nefl.ConfigError, match=f"small_first: .*{reason}"):
         nefl.train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def unlocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A method of one's own that unlocks its submodels between a quarter and half of the rounds."""
+    (tmp_path / "unlocking.py").write_text(
+        'import nefl\nmethod = nefl.Method("both", learned_steps=True, small_first=(0.25, 0.5))\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return "unlocking:method"
+
+
+def test_a_method_may_unlock_by_itself(
+    quick: dict[str, Any], tmp_path: Path, unlocking: str
+) -> None:
+    """In rounds that its run's settings say from then on."""
+    settings = with_settings(quick, {"model.method": unlocking, "rounds": 8})
+    result = nefl.train(settings, tmp_path / "own")
+    run = nefl.read_run(tmp_path / "own")
+    assert run.settings["clients.small_first"] == [2, 4]
+    largest = [max(entry.trained) for entry in run.rounds]
+    assert largest[:2] == [1, 1]
+    assert largest[2] < len(result.family)
+    plain = with_settings(settings, {"model.method": "nefl-wd", "clients.small_first": [2, 4]})
+    asked = nefl.train(plain, tmp_path / "asked").summary
+    assert asked["state_sha256"] == result.summary["state_sha256"]
+    cost = estimate_run(config_from(settings), timed=False)
+    assert cost.total_macs == sum(entry.macs or 0 for entry in run.rounds)
+
+
+def test_what_is_asked_for_stands_above_the_method(
+    quick: dict[str, Any], tmp_path: Path, unlocking: str
+) -> None:
+    ways: tuple[dict[str, Any], ...] = (
+        {"model.method": unlocking, "clients.small_first": [0, 1]},
+        {"model.method": "nefl-wd"},
+    )
+    sums = {
+        nefl.train(with_settings(quick, {**way, "rounds": 2}), tmp_path / str(k)).summary[
+            "state_sha256"
+        ]
+        for k, way in enumerate(ways)
+    }
+    assert len(sums) == 1, "0 and 1 unlock all from the first round on"
+
+
+@pytest.mark.parametrize(("rounds", "unlocked"), [(1, (0, 1)), (2, (0, 1)), (10, (2, 5))])
+def test_shares_of_few_rounds_are_rounds_too(
+    unlocking: str, rounds: int, unlocked: tuple[int, int]
+) -> None:
+    config = config_from({"rounds": rounds, "model": {"method": unlocking}})
+    assert with_small_first(config).clients.small_first == unlocked
+
+
+def test_a_run_of_an_older_method_does_not_go_on_by_another_rule(
+    quick: dict[str, Any], tmp_path: Path, unlocking: str
+) -> None:
+    settings = with_settings(quick, {"model.method": unlocking, "rounds": 4})
+    with pytest.raises(KeyboardInterrupt):
+        nefl.train(settings, tmp_path / "run", observers=[Killed()])
+    config = tmp_path / "run" / "config.json"
+    changed = json.loads(config.read_text())
+    changed["clients"]["small_first"] = None
+    config.write_text(json.dumps(changed))
+    with pytest.raises(RunError, match=r"before unlocking:method unlocked its submodels in turn"):
+        nefl.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.2, 1.5), (-0.1, 0.5)])
+def test_shares_rise_within_the_run(shares: tuple[float, float]) -> None:
+    with pytest.raises(nefl.ConfigError, match="give two rising shares of the rounds"):
+        nefl.Method("both", small_first=shares)

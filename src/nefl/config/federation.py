@@ -63,7 +63,8 @@ class ClientsConfig(Part):
         choice: how a client comes to one of the submodels that it can train: `drawn`, by itself;
             or `turns`, so that a round trains as many different ones as it can.
         small_first: two numbers of rounds: up to the first only the smallest submodel is trained,
-            from the second on all are; those between are unlocked in turn.
+            from the second on all are; those between are unlocked in turn. As the method has it
+            if left out; with 0 and 1 all are trained from the first round on.
         over_select: how many times as many clients are asked; the round closes when it has what it
             wants, and what comes later is discarded.
         hold: with more asked than wanted, every submodel has its share of the places; a round that
@@ -135,6 +136,11 @@ class ClientsConfig(Part):
             f"device {failing!r}: fails is given, and a round would wait for it without end; give "
             "clients.close_after too",
         )
+
+    @property
+    def unlocks(self) -> tuple[int, int] | None:
+        """When submodels are unlocked; None where all are trained from the first round on."""
+        return None if self.small_first is None or self.small_first[1] <= 1 else self.small_first
 
     @property
     def asked(self) -> int:

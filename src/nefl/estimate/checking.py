@@ -10,7 +10,7 @@ from nefl.data.arrays import IMAGE, LABEL
 from nefl.methods import method_of, trains_members
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
-from nefl.running.assembly import Setting, arrange, assemble, check_devices
+from nefl.running.assembly import Setting, arrange, assemble, check_devices, with_small_first
 from nefl.server.closing import check_clock
 from nefl.tasks.finding import task_of
 
@@ -26,6 +26,7 @@ def check_run(config: RunConfig) -> tuple[Setting, tuple[str, ...]]:
     """
     notes = []
     check_clock(config)
+    config = with_small_first(config)
     presence = find_dataset(
         config.data.name,
         root=config.data.root,

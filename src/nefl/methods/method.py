@@ -6,6 +6,7 @@ from typing import Literal
 from torch import nn
 
 from nefl.client.objective import Objective
+from nefl.config.checks import require
 from nefl.models.design import Norm
 from nefl.models.families import Scaling
 from nefl.nesting.modules import BatchNorm, StepSize
@@ -35,6 +36,8 @@ class Method:
         rolling: whether each round shifts which channels come first (FedRolex).
         objective: what clients follow in local training, where a row is not enough.
         step: what the server makes of a round's average, where that is part of the method.
+        small_first: the shares of the rounds up to which only the smallest submodel is trained, and
+            from which on all are, where that is part of the method.
         average: how updates are averaged, a name of the averages, where that is part of the method.
         fixed_a: whether the first factor of every adapter stays as it is drawn.
         heads: whether adapters are made of heads, whose outer factors stay as they are drawn.
@@ -53,7 +56,16 @@ class Method:
     rolling: bool = False
     objective: Objective = field(default_factory=Objective)
     step: ServerStep | None = None
+    small_first: tuple[float, float] | None = None
     average: str = ""
     fixed_a: bool = False
     heads: bool = False
     about: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could follow."""
+        shares = self.small_first
+        require(
+            shares is None or 0 <= shares[0] < shares[1] <= 1,
+            f"Method.small_first is {shares}: give two rising shares of the rounds, from 0 to 1",
+        )

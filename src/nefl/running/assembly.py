@@ -349,7 +349,7 @@ def _check_small_first(config: RunConfig, method: Method, submodels: int) -> Non
     Raises:
         ConfigError: naming what it does not go with.
     """
-    if config.clients.small_first is None:
+    if config.clients.unlocks is None:
         return
     model, server = config.model, config.server
     reasons = {
@@ -367,7 +367,10 @@ def _check_small_first(config: RunConfig, method: Method, submodels: int) -> Non
     }
     for reason, applies in reasons.items():
         if applies:
-            raise ConfigError(f"clients.small_first: {reason}; leave one of them out")
+            raise ConfigError(
+                f"clients.small_first: {reason}; leave one of them out, or set small_first to "
+                "[0, 1], so that all submodels are trained from the first round on"
+            )
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
@@ -380,6 +383,19 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
         return pick_memory_format(asked, family, submodel, device)
 
     try_out(config.model, family, task, inputs, task.make_target(rows), layout)
+
+
+def with_small_first(config: RunConfig) -> RunConfig:
+    """Let a run that begins unlock submodels as its method does, where nothing else is asked for.
+
+    The rounds stand in its settings from then on, so that it keeps to them when it is given more.
+    """
+    shares = method_of(config.model).small_first
+    if shares is None or config.clients.small_first is not None:
+        return config
+    alone, everyone = (round(share * config.rounds) for share in shares)
+    rounds = (alone, max(everyone, alone + 1))
+    return replace(config, clients=replace(config.clients, small_first=rounds))
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:

@@ -30,7 +30,13 @@ from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
-from nefl.running.assembly import Setting, assemble, settings_checksum, with_absolute_paths
+from nefl.running.assembly import (
+    Setting,
+    assemble,
+    settings_checksum,
+    with_absolute_paths,
+    with_small_first,
+)
 from nefl.running.compiling import settled
 from nefl.running.first_state import FirstState, first_state
 from nefl.running.recorder import Recorder
@@ -97,6 +103,7 @@ def train(
         config = config_from(config)
     config = with_absolute_paths(config)
     remember_code(config)  # so that the run can be gone on with and evaluated unasked
+    config = with_small_first(config)
     if connect is None:
         check_clock(config)
     with closing(_waiting_workers(config, connect)) as waiting:
@@ -171,6 +178,12 @@ def resume(
     folder = RunFolder(Path(run))
     try:
         config = folder.config
+        if with_small_first(config) != config:
+            raise RunError(
+                f"{folder.path}: was started before {config.model.method} unlocked its submodels "
+                "in turn, and would go on by another rule; start a new run, from this one with "
+                "model.start"
+            )
         setting = assemble(config if engine is None else replace(config, engine=engine), task)
         folder.check_identity(setting.identity(), allow_code=changed_code)
         if rounds is not None and rounds != config.rounds:

@@ -204,9 +204,9 @@ def _levels(client: int, plan: CohortPlan, round_number: int) -> tuple[Sequence[
 
 def unlocked_in(plan: CohortPlan, round_number: int) -> int:
     """Return the largest submodel that is trained in a round, where small ones come first."""
-    if plan.clients.small_first is None:
+    if plan.clients.unlocks is None:
         return plan.submodels
-    alone, everyone = plan.clients.small_first
+    alone, everyone = plan.clients.unlocks
     share = (round_number - alone) / (everyone - alone)
     return 1 + math.floor((plan.submodels - 1) * min(1.0, max(0.0, share)))
 

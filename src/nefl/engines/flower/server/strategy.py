@@ -277,7 +277,7 @@ class NestedStrategy(Strategy):
                 "family: its submodels train others inside them, which a train function of your "
                 "own does not; give the family without, or run nefl.flower.serve"
             )
-        if self._config.clients.small_first is not None:
+        if self._config.clients.unlocks is not None:
             raise ConfigError(
                 "clients.small_first: Flower's loop counts rounds that fail too, by which nothing "
                 "can be unlocked; leave it out, or run nefl.flower.serve"
