@@ -164,15 +164,21 @@ BETTER_AT_FIRST = (
     SHARED,
     nesting("corner-half-left", leave=0.5),
     FADING,
-    nesting("constant-steps", family="nefl-wd-nl"),
-    nesting("turns", more={"clients.choice": "turns"}),
     nesting("small-first", more=SMALL_FIRST),
     SMALL_FIRST_SHARED,
 )
-"""Ways that were above `within` on average with the first seed, and two of them together."""
+"""Ways that were most above `within` on average with the first seed, and two of them together."""
+
+
+def small_first(name: str, rounds: str) -> Arm:
+    """Return what did best in `nesting`, in a run with other rounds."""
+    return replace(SMALL_FIRST_SHARED, name=name, more={"clients.small_first": rounds}, seeds=3)
+
 
 WAYS_TO_NEST = (
     *(replace(arm, seeds=3) for arm in BETTER_AT_FIRST),
+    nesting("constant-steps", family="nefl-wd-nl"),
+    nesting("turns", more={"clients.choice": "turns"}),
     nesting("own-tensors", leave=0.0, trains="own"),
     nesting("all", which="all"),
     nesting("taught", teacher="largest"),
@@ -186,7 +192,7 @@ WAYS_TO_NEST = (
     longer("nefl-wd-more-rounds", Arm("nefl-wd", method("nefl-wd")), seeds=3),
     longer("corner-shared-more-rounds", SHARED, seeds=3),
     longer("fading-more-rounds", FADING),
-    longer("small-first-shared-more-rounds", SMALL_FIRST_SHARED),
+    longer("small-first-shared-more-rounds", SMALL_FIRST_SHARED, seeds=3),
     longer("small-more-rounds", Arm("fedavg-small", method("fedavg-small")), seeds=3),
 )
 """What else could end the trade between the smallest submodel and the others."""
@@ -201,6 +207,7 @@ PROTOCOLS = {
             replace(within("nefl-wd"), name="within-wd", tuned_as="within"),
             replace(SHARED, name="within-wd-shared", seeds=3),
             replace(FADING, name="within-wd-fading", seeds=3),
+            small_first("within-wd-small-first", "[10,30]"),
             Arm("within-constant", method("within", family="nefl-d-nl"), tuned_as="within"),
         ),
     ),
@@ -215,7 +222,13 @@ PROTOCOLS = {
         ),
         tuned_on="first-iid",
     ),
-    "strokes": Protocol("digit-strokes", "nefl-wd", alone=LARGER, needs_data=False),
+    "strokes": Protocol(
+        "digit-strokes",
+        "nefl-wd",
+        arms=(small_first("within-small-first", "[6,18]"),),
+        alone=LARGER,
+        needs_data=False,
+    ),
     "capacity": Protocol(
         SMALL,
         "nefl-wd",
