@@ -166,8 +166,9 @@ BETTER_AT_FIRST = (
     FADING,
     nesting("small-first", more=SMALL_FIRST),
     SMALL_FIRST_SHARED,
+    nesting("small-first-drawn", leave=0.0, which="smallest+drawn", more=SMALL_FIRST),
 )
-"""Ways that were most above `within` on average with the first seed, and two of them together."""
+"""Ways that were most above `within` on average with the first seed, and some of them together."""
 
 
 def small_first(name: str, rounds: str) -> Arm:
