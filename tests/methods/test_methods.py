@@ -54,11 +54,17 @@ def test_fjord_is_nefl_w_with_constant_steps(quick: dict[str, Any], tmp_path: Pa
 
 
 def test_nefl_co_is_within_with_momentum(quick: dict[str, Any], tmp_path: Path) -> None:
-    named = train(tiny(quick, "nefl-co-wd"), tmp_path / "named").summary
-    options = {"family": "nefl-wd", "leave": 1.0}
-    settings = {"model.method_options": options, "server.step.name": "momentum"}
-    spelled = train(tiny(quick, "within", **settings), tmp_path / "spelled").summary
-    assert named["state_sha256"] == spelled["state_sha256"]
+    """And NeFL-Co-WD unlocks its submodels between a tenth and three tenths of the rounds."""
+    for family, unlocked in (("nefl-d", {}), ("nefl-wd", {"clients.small_first": [1, 2]})):
+        name = family.replace("nefl", "nefl-co")
+        named = train(tiny(quick, name, rounds=6), tmp_path / name).summary
+        settings: dict[str, Any] = {
+            "model.method_options": {"family": family},
+            "server.step.name": "momentum",
+            "rounds": 6,
+        }
+        spelled = train(tiny(quick, "within", **settings, **unlocked), tmp_path / family).summary
+        assert named["state_sha256"] == spelled["state_sha256"]
 
 
 def test_static_norms_keep_no_statistics_while_training() -> None:

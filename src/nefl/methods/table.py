@@ -32,9 +32,10 @@ _ROWS = {
     "nefl-co-wd": Method(
         "both",
         learned_steps=True,
-        objective=Within("smallest", leave=1.0),
+        objective=Within("smallest"),
         step=Momentum(),
-        about="NeFL-WD, the smallest inside trains its corner alone, server momentum",
+        small_first=(0.1, 0.3),
+        about="NeFL-WD, small submodels first, the smallest within, server momentum",
     ),
     "nefl-wd-nl": Method("both", about="NeFL-WD with constant steps"),
     "nefl-w-nl": Method("width", about="NeFL-W with constant steps"),
