@@ -13,10 +13,10 @@ import nefl
 from nefl.artifacts.checkpoint import load_state
 from nefl.artifacts.kept import checkpoints
 from nefl.artifacts.runfolder import RunFolder
-from nefl.config.reading import with_settings
+from nefl.config.reading import config_from, with_settings
 from nefl.errors import RunError
-from nefl.rounds import Engine
-from nefl.running.assembly import Setting
+from nefl.rounds import Engine, run_round
+from nefl.running.assembly import Setting, assemble
 from nefl.running.lifecycle import Connect
 from nefl.state import ClientFailure, ClientUpdate, ServerState, TrainTask
 
@@ -79,3 +79,25 @@ def test_such_a_round_is_tried_again_with_others(quick: dict[str, Any], tmp_path
     assert len(repeated(tmp_path / "run")) == 1
     assert result.state.round_number == 4
     assert all(torch.isfinite(tensor).all() for tensor in result.state.shared.values())
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf")])
+def test_a_loss_that_a_client_makes_up_spoils_no_mean(quick: dict[str, Any], said: float) -> None:
+    setting = assemble(config_from(quick))
+    engine, state = setting.engine(Path("unused")), setting.initial_state()
+
+    class Boasting(Huge):
+        """Its first client says that of its loss."""
+
+        def train(
+            self, state: ServerState, tasks: Sequence[TrainTask]
+        ) -> Iterator[ClientUpdate | ClientFailure]:
+            for place, result in enumerate(engine.train(state, tasks)):
+                assert isinstance(result, ClientUpdate)
+                losses.append(result.metrics["loss"])
+                yield result if place else replace(result, metrics={"loss": said})
+
+    losses: list[float] = []
+    _, report = run_round(state, setting.plan, Boasting(engine, set(), 0))
+    assert report.loss == pytest.approx(sum(losses[1:]) / len(losses[1:]))
+    assert not report.failures

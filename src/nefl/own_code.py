@@ -11,6 +11,9 @@ from typing import Any
 
 from nefl.errors import ConfigError, NeflError, OwnCodeError
 
+LONGEST_TEXT = 2_000
+"""Letters of an error's text that are told: it goes into logs, once for each failure."""
+
 _NEFL = str(Path(__file__).parent)
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
@@ -82,6 +85,8 @@ def describe(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, NeflError):
         return text
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[:LONGEST_TEXT]} …"
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
     if not own:
         return text

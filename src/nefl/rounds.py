@@ -1,5 +1,6 @@
 """The round, and the run of many of them. Free of devices, disks and networks."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -241,7 +242,8 @@ def run_round(
             failures.append(ClientFailure(result.task, str(error)))
             continue
         counted.append(result.task)
-        losses.append(result.metrics.get("loss", float("nan")))
+        losses.append(result.metrics.get("loss", math.nan))
+    known = [loss for loss in losses if math.isfinite(loss)]  # what one client says spoils no mean
     clients = _by_submodel(counted)
     trained = {submodel: len(clients[submodel]) for submodel in sorted(clients)}
     discarded = tuple(failure for failure in failures if failure.discarded)
@@ -252,7 +254,7 @@ def run_round(
         tasks=len(tasks),
         seconds=monotonic() - started,
         trained=trained,
-        loss=sum(losses) / len(losses) if losses else float("nan"),
+        loss=sum(known) / len(known) if known else math.nan,
         bytes_down=_bytes(plan, Counter(t.submodel for t in tasks), plan.receives, wire.down),
         bytes_up=_bytes(plan, trained, plan.sends, wire.up),
         failures=tuple(failure for failure in failures if not failure.discarded),

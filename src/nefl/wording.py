@@ -15,6 +15,11 @@ def show_count(count: float) -> str:
     return f"{count:.0f}"
 
 
+def show_loss(loss: float) -> str:
+    """Write a loss for people; one that a client made up takes no more room than others."""
+    return f"{loss:.3f}" if abs(loss) < 1e6 else f"{loss:.2e}"
+
+
 def show_bytes(count: float) -> str:
     """Write a number of bytes for people, as in 8.5 MiB."""
     for unit in ("B", "KiB", "MiB"):

@@ -152,15 +152,17 @@ def test_a_client_that_raises_costs_its_update_only(quick: dict[str, Any], tmp_p
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.parametrize("raised", ["SystemExit", "GeneratorExit"])
 def test_code_that_ends_the_process_costs_its_update_only(
-    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
 ) -> None:
+    monkeypatch.delitem(sys.modules, "ending", raising=False)
     (tmp_path / "ending.py").write_text(
         "import nefl\n"
         "class Ending(nefl.Objective):\n"
         "    def before_step(self, local):\n"
         "        if local.submodel == 1 and local.learning_rate:  # none when tried out\n"
-        "            raise SystemExit('enough')\n"
+        f"            raise {raised}('enough')\n"
         "method = nefl.Method('both', objective=Ending())\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -170,7 +172,7 @@ def test_code_that_ends_the_process_costs_its_update_only(
         for each in (engine, serial_engine(setting)):
             ended, trained = each.train(setting.family.initial_state(0), tasks)
             assert isinstance(ended, ClientFailure)
-            assert "SystemExit: enough" in ended.reason
+            assert f"{raised}: enough" in ended.reason
             assert isinstance(trained, ClientUpdate)
 
 

@@ -96,7 +96,9 @@ class Odd(Objective):
         return self.said
 
 
-@pytest.mark.parametrize("said", [{}, {1: -1.0}, {1: float("nan")}, {4: 1.0}, {3: "often"}, {3: 0}])
+@pytest.mark.parametrize(
+    "said", [{}, None, 3, {1: -1.0}, {1: float("nan")}, {4: 1.0}, {3: "often"}, {3: 0}]
+)
 def test_work_that_is_none_is_refused(said: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"work of .*test_prices.py, line \d+: returned .* for submodel 3 in"
@@ -104,7 +106,7 @@ def test_work_that_is_none_is_refused(said: Any) -> None:
         work_of(Odd(said), (1, 2), 3, 2)
 
 
-@pytest.mark.parametrize("said", [(), [()], [(3, 4)]])
+@pytest.mark.parametrize("said", [(), None, 3, (1, 2), [()], [(3, 4)]])
 def test_steps_that_hold_nobody_are_refused(said: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"at_once of .*, line \d+: returned .* for submodel 3; give"
@@ -113,10 +115,17 @@ def test_steps_that_hold_nobody_are_refused(said: Any) -> None:
 
 
 def test_costs_that_fail_are_the_users_own_error() -> None:
-    with pytest.raises(OwnCodeError, match=r"work of .*, line \d+ failed: TypeError"):
-        work_of(Odd(3), (1, 2), 3, 2)
-    with pytest.raises(OwnCodeError, match=r"at_once of .*, line \d+ failed: TypeError"):
-        together_of(Odd((1, 2)), (1, 2), 3)
+    class Failing(Odd):
+        def work(self, members: Any, submodel: int, round_number: int) -> Any:
+            return self.said["nothing"]
+
+        def at_once(self, members: Any, submodel: int) -> Any:
+            return self.said["nothing"]
+
+    with pytest.raises(OwnCodeError, match=r"work of .*, line \d+ failed: KeyError"):
+        work_of(Failing({}), (1, 2), 3, 2)
+    with pytest.raises(OwnCodeError, match=r"at_once of .*, line \d+ failed: KeyError"):
+        together_of(Failing({}), (1, 2), 3)
 
 
 def test_both_ways_are_counted_in_their_formats() -> None:

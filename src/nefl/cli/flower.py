@@ -55,7 +55,9 @@ def simulate(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A key of the app's run config, as in rounds=3."),
+        typer.Option(
+            "--set", help="A key of the app's run config, as in rounds=3; others go into settings."
+        ),
     ] = None,
     limit: Annotated[float, typer.Option(help="Seconds the run may take.")] = 7 * 86400.0,
     home: Annotated[
@@ -75,7 +77,11 @@ def simulate(
         run = loopback.run(folder, given, nodes=int(count))
         _follow(run, loopback.log("run"))
         if run.returncode:
-            raise RunError(f"{folder}: the run was not started; see {loopback.log('run')}")
+            raise RunError(
+                f"{folder}: the run was not started; see {loopback.log('run')}. A key that the "
+                "app's pyproject.toml does not list goes into settings: --set "
+                "'settings=\"model.method=nefl-co-wd\"'"
+            )
         loopback.wait("run", limit)
 
 

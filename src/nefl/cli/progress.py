@@ -11,6 +11,7 @@ from nefl.rounds import Observer, RoundReport
 from nefl.server.evaluate import told
 from nefl.state import Evaluation, ServerState
 from nefl.wording import show_duration as show_duration
+from nefl.wording import show_loss
 
 LINE_SECONDS = 10
 """Seconds between plain lines, where no evaluation has something to say earlier."""
@@ -97,13 +98,13 @@ class ProgressObserver(Observer):
         left = self._time_left(state.round_number)
         head = f"round {state.round_number}/{self._rounds}"
         if self._bar is not None:
-            status = f"loss {report.loss:.3f}  {self._measured}  {left}"
+            status = f"loss {show_loss(report.loss)}  {self._measured}  {left}"
             self._bar.update(
                 self._task, completed=state.round_number, description=head, status=status
             )
         elif evaluations is not None or monotonic() - self._last_line > LINE_SECONDS:
             shown = f"  {self._measured}" if evaluations is not None else ""
-            self._say(f"{head}  loss {report.loss:.3f}{shown}  {left}")
+            self._say(f"{head}  loss {show_loss(report.loss)}{shown}  {left}")
 
     def round_repeated(self, report: RoundReport, reason: str) -> None:
         """Show a round that did not count."""

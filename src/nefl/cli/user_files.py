@@ -24,6 +24,11 @@ def write_output(path: Path, content: str | bytes) -> None:
     Raises:
         RunError: if it cannot be written; a file that was there is still there then.
     """
+    if not path.parent.is_dir():
+        raise RunError(
+            f"{path}: cannot be written (there is no folder {path.parent}); make it, or name "
+            "another file with -o"
+        )
     data = content.encode() if isinstance(content, str) else content
     try:
         if path.is_file() or not path.exists():

@@ -20,7 +20,7 @@ from nefl.report.reading.gathering import METRIC
 from nefl.report.reading.runs import Run, mean
 from nefl.report.reading.scores import show_score, with_arrow
 from nefl.report.tables.comparison import MEASURES
-from nefl.wording import show_duration
+from nefl.wording import show_duration, show_loss
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE = 30
@@ -78,7 +78,7 @@ def table_of(runs: Sequence[Run]) -> Table:
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for run in runs:
         scores, metric = run.scores, run.metric
-        loss = f"{run.rounds[-1].loss:.3f}" if run.rounds else "–"
+        loss = show_loss(run.rounds[-1].loss) if run.rounds else "–"
         table.add_row(
             Text(run.name),
             Text(run.progress),

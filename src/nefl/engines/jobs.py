@@ -39,7 +39,9 @@ def serve(connection: Connection, descriptor: int) -> None:
         return
     try:
         work = _set_up(json.loads(given), descriptor)
-    except (Exception, SystemExit) as error:  # the server must learn why, whatever it is
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the server must learn why, whatever it is
         notes = own_tracebacks(error) if isinstance(error, NeflError) else []
         connection.send_bytes(_reply(fatal=describe(error), notes=notes))
         return
@@ -98,7 +100,9 @@ class _Work:
                 tasks = [TrainTask(*task) for task in job["train"]]
                 return self._train(tasks, job["slots"], job["last"])
             return self._score(Chunk(*job["score"]))
-        except (Exception, SystemExit) as error:  # whatever a client's code may raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a client's code may raise
             return _reply(error=describe(error))
 
     def _train(self, tasks: Sequence[TrainTask], slots: Sequence[int], last: int | None) -> bytes:

@@ -62,7 +62,9 @@ class SerialEngine:
                 updates = [
                     wire.carry(u, tensors, state) for u in self._train(group, tensors, keeper)
                 ]
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever a client's code may raise
                 for task in group:
                     yield ClientFailure(task, describe(error))
             else:

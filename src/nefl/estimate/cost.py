@@ -209,7 +209,9 @@ def _coverage_notes(setting: Setting, counts: Counter[int]) -> list[str]:
     rounds = setting.config.rounds
     among = f"{SAMPLED_ROUNDS} of {rounds}" if rounds > SAMPLED_ROUNDS else f"all {rounds}"
     idle = [str(k) for k in range(1, len(setting.family) + 1) if not counts[k]]
-    remedy = "give more clients a larger submodel, or small_first fewer rounds"
+    remedy = "give more clients a larger submodel"
+    if setting.config.clients.unlocks is not None:
+        remedy += ", or small_first fewer rounds"
     notes = []
     if idle:
         notes.append(

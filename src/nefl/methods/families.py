@@ -143,7 +143,9 @@ def _with_members(family: Family, method: str, row: Method) -> Family:
             trains only what members have for themselves where they have nothing.
     """
     objective = row.objective
-    who = f"model.method {method}: members of {place_of(type(objective))}"
+    who = f"model.method {method}"
+    if not type(objective).__module__.startswith("nefl."):
+        who += f": members of {place_of(type(objective))}"
     with own_code(who):
         found = train_within(family, lambda submodel: objective.members(family, submodel))
     for submodel in range(1, len(found) + 1):  # while there is no run's folder yet

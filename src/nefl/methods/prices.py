@@ -98,11 +98,12 @@ def work_of(
     """
     who = f"work of {place_of(type(objective))}"
     with own_code(who):
-        work = dict(objective.work(members, submodel, round_number))
+        work = objective.work(members, submodel, round_number)
     known = (submodel, *members)
-    often = [work.get(number, 0.0) for number in known]
+    by_number = isinstance(work, Mapping)
+    often = [work.get(number, 0.0) for number in known] if by_number else []
     fine = all(isinstance(value, Real) and isfinite(value) and value >= 0 for value in often)
-    if work.keys() - set(known) or not fine or not any(often):
+    if not by_number or work.keys() - set(known) or not fine or not any(often):
         raise ConfigError(
             f"{who}: returned {work} for submodel {submodel} in round {round_number}; give how "
             f"often a step runs each of {', '.join(map(str, known))}, as numbers from 0 by number"
@@ -121,14 +122,15 @@ def together_of(
     """
     who = f"at_once of {place_of(type(objective))}"
     with own_code(who):
-        found = [tuple(together) for together in objective.at_once(members, submodel)]
+        found = objective.at_once(members, submodel)
     known = (submodel, *members)
-    if not found or not all(together and set(together) <= set(known) for together in found):
+    listed = isinstance(found, Sequence) and all(isinstance(each, Sequence) for each in found)
+    if not listed or not found or not all(each and set(each) <= set(known) for each in found):
         raise ConfigError(
             f"{who}: returned {found} for submodel {submodel}; give a tuple of numbers out of "
             f"{', '.join(map(str, known))} for each kind of step"
         )
-    return found
+    return [tuple(each) for each in found]
 
 
 def _macs(

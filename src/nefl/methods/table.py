@@ -1,6 +1,6 @@
 """The methods by name: NeFL, its variants and its rivals, each a row of the same few choices."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from nefl.client.drift import ControlVariates, Dynamic, Proximal
@@ -212,11 +212,11 @@ def depthfl_full(alpha: float = 0.1, slow_start: int = 300) -> Method:
 
 def _plain_row(name: object) -> Method:
     """Return a method of nested submodels whose clients follow the task's loss alone."""
-    row = _row(name)
-    if row.members != "scaled" or type(row.objective) is not Objective:
-        plain = [
-            n for n, r in _ROWS.items() if r.members == "scaled" and type(r.objective) is Objective
-        ]
+    plain = {
+        n: r for n, r in _ROWS.items() if r.members == "scaled" and type(r.objective) is Objective
+    }
+    row = _row(name, plain)
+    if name not in plain:
         raise ConfigError(
             f"model.method_options.family {name!r}: has one submodel alone, or an objective of its "
             f"own; take one of {', '.join(plain)}"
@@ -224,14 +224,14 @@ def _plain_row(name: object) -> Method:
     return row
 
 
-def _row(name: object) -> Method:
+def _row(name: object, fitting: Iterable[str] = ()) -> Method:
     if name in MAKERS:
         raise ConfigError(
             f"model.method_options.family {name!r}: has options of its own, and no place inside "
-            f"another method; take one of {', '.join(_ROWS)}"
+            f"another method; take one of {', '.join(fitting or _ROWS)}"
         )
     if not isinstance(name, str) or name not in _ROWS:
-        raise unknown_name("model.method_options.family", str(name), _ROWS)
+        raise unknown_name("model.method_options.family", str(name), fitting or _ROWS)
     return _ROWS[name]
 
 

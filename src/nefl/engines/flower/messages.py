@@ -278,7 +278,7 @@ def read_answer(
 
 
 def _read_wish(wanted: object, task: TrainTask) -> int:
-    if not isinstance(wanted, int) or not 1 <= wanted < task.submodel:
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted < task.submodel:
         raise UpdateError(f"wants submodel {wanted!r:.40}, was offered {task.submodel}")
     return wanted
 

@@ -102,7 +102,9 @@ class Trainer:
             message, context = read_parts(parts)
             reply = self._load()(message, context)
             return {}, write_parts(reply, context)
-        except (Exception, SystemExit) as error:  # the server must learn of it, whatever it is
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the server must learn of it, whatever it is
             _LOG.exception("trainer: the client raised an exception")
             return {"raised": type(error).__name__, "text": str(error)[:TEXT_LENGTH]}, []
 
