@@ -125,18 +125,26 @@ class Study:
         list(self.pool.map(lambda job: run(*job), asked))
 
 
-def show(file: Path, protocols: Sequence[str]) -> None:
-    """Print the tables of protocols, of all that a file has if none are named."""
+def show(file: Path, protocols: Sequence[str], ours: str) -> None:
+    """Print the tables of protocols, of all that a file has if none are named.
+
+    Args:
+        file: the results.
+        protocols: which ones.
+        ours: the arm that is compared with the others by pairs of the same seed.
+    """
     results = read(file)
     for protocol in protocols or sorted({result.protocol for result in results}):
         arms = by_arm(results, protocol)
         if not arms:
             raise SystemExit(f"{file}: has no run of {protocol}")
-        divides = PROTOCOLS[protocol].divides if protocol in PROTOCOLS else ""
-        if divides:  # what the same clients make of a family
-            others = by_arm(results, divides)
+        known = PROTOCOLS.get(protocol)
+        if known is not None and known.divides:  # what the same clients make of a family
+            others = by_arm(results, known.divides)
             arms = {arm: runs for arm, runs in others.items() if runs[0].accuracy[1:]} | arms
-        print(f"\n`{protocol}`\n", *table(arms), "", *goals(arms), sep="\n")
+        if known is not None and known.varies:
+            arms = by_arm(results, known.varies) | arms
+        print(f"\n`{protocol}`\n", *table(arms), "", *goals(arms, ours), sep="\n")
 
 
 def main() -> None:
@@ -155,6 +163,7 @@ def main() -> None:
     showing = commands.add_parser("tables", help="print tables as Markdown")
     showing.add_argument("file", type=Path)
     showing.add_argument("--protocols", nargs="+", default=[])
+    showing.add_argument("--ours", default="within", help="the arm that is set against the others")
     drawing = commands.add_parser("picture", help="draw arms side by side")
     drawing.add_argument("file", type=Path)
     drawing.add_argument("-o", "--out", type=Path, required=True, help=".svg, .png or .pdf")
@@ -166,7 +175,7 @@ def main() -> None:
         arms = dict(arm.rpartition("=")[::2] for arm in given.arms)
         given.out.write_bytes(draw(picture(read(given.file), arms), given.out))
     elif given.command == "tables":
-        show(given.file, given.protocols)
+        show(given.file, given.protocols, given.ours)
     else:
         given.out.mkdir(parents=True, exist_ok=True)
         known = read(given.known) if given.known else ()

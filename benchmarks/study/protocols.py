@@ -79,7 +79,9 @@ class Protocol:
         needs_data: whether it is on CIFAR-10.
         tuned_on: the protocol whose server steps its arms take; its own if left out.
         only: its arms, where it does not have those that every protocol has.
-        divides: the protocol whose clients it divides among members alone.
+        divides: the protocol whose clients it divides among members alone; its families are shown
+            beside them.
+        varies: the protocol that it has further arms of; all of that one's are shown too.
     """
 
     recipe: str
@@ -91,6 +93,7 @@ class Protocol:
     tuned_on: str = ""
     only: Sequence[Arm] = ()
     divides: str = ""
+    varies: str = ""
 
     def all_arms(self) -> list[Arm]:
         """Return what is set beside each other."""
@@ -266,6 +269,7 @@ PROTOCOLS = {
         CAPACITY,
         only=WAYS_TO_NEST,
         tuned_on="first-iid",
+        varies="capacity",
     ),
     "methods-iid": Protocol(SMALL, "nefl-d", only=paper_arms(METHODS, THREE_SEEDS)),
     "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", only=paper_arms(LABEL_SKEWED)),

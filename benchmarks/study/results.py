@@ -182,7 +182,7 @@ def paired(ours: Sequence[tuple[int, float]], theirs: Sequence[tuple[int, float]
     return f"{statistics.mean(found):+.1f}{deviation}"
 
 
-def goals(arms: Arms, ours: str = "within") -> Iterator[str]:
+def goals(arms: Arms, ours: str) -> Iterator[str]:
     """Yield how far a family is above members alone, the small model and every other family."""
     if ours not in arms:
         return
