@@ -121,11 +121,9 @@ THREE_SEEDS = (
     *("nefl-wd", "nefl-wd-nl", "nefl-wd-steps", "nefl-wd-shared"),
 )
 """Methods that the first study sets apart by few points; the others have one seed."""
-LABEL_SKEWED = ("fjord", "depthfl", *THREE_SEEDS)
-"""Methods that are trained under label skew too, with one seed."""
 
 
-def paper_arms(names: Sequence[str], three: Sequence[str] = ()) -> list[Arm]:
+def paper_arms(names: Sequence[str], three: Sequence[str]) -> list[Arm]:
     """Return methods as the paper has them, with the plain average."""
     return [Arm(name, method(name), step="mean", seeds=3 if name in three else 1) for name in names]
 
@@ -272,7 +270,6 @@ PROTOCOLS = {
         varies="capacity",
     ),
     "methods-iid": Protocol(SMALL, "nefl-d", only=paper_arms(METHODS, THREE_SEEDS)),
-    "methods-dirichlet": Protocol(f"{SMALL}-dirichlet", "nefl-d", only=paper_arms(LABEL_SKEWED)),
 }
 
 
