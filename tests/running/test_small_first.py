@@ -11,7 +11,7 @@ from nefl.config.reading import config_from, with_settings
 from nefl.errors import RunError
 from nefl.estimate import estimate_run
 from nefl.rounds import Observer
-from nefl.running.assembly import with_small_first
+from nefl.running.small_first import with_small_first
 
 RULES = {"clients.small_first": [1, 3], "clients.choice": "turns", "rounds": 3}
 

@@ -10,7 +10,8 @@ from nefl.data.arrays import IMAGE, LABEL
 from nefl.methods import method_of, trains_members
 from nefl.models.pretrained import fit_weights, read_weights
 from nefl.nesting.spec import Family
-from nefl.running.assembly import Setting, arrange, assemble, check_devices, with_small_first
+from nefl.running.assembly import Setting, arrange, assemble, check_devices
+from nefl.running.small_first import with_small_first
 from nefl.server.closing import check_clock
 from nefl.tasks.finding import task_of
 

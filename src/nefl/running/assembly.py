@@ -36,7 +36,6 @@ from nefl.engines.workers import WorkersEngine
 from nefl.errors import ConfigError
 from nefl.measured import MeasuredBy
 from nefl.methods import (
-    Method,
     capability_levels,
     check_sets,
     family_of,
@@ -52,6 +51,7 @@ from nefl.own_source import code_checksums
 from nefl.references import is_reference, named_code, own_model
 from nefl.rounds import Engine, Plan
 from nefl.running.costs import Work, run_profiles
+from nefl.running.small_first import check_small_first
 from nefl.running.tryout import EXAMPLES, check_members, try_metrics, try_out
 from nefl.server.averages import check_average
 from nefl.server.cohort import CohortPlan
@@ -335,42 +335,12 @@ def _plan(config: RunConfig, family: Family, partition: Partition, task: Task) -
     receives, sends = method.objective.receives, method.objective.sends
     step = find_step(config.server, method.step, method=config.model.method, sends=sends)
     check_sets(method, step, config.model.method)
-    _check_small_first(config, method, len(family))
+    check_small_first(config, method, len(family))
     plan = Plan(
         config, family, cohort, method.rolling, dealt, step, receives, sends, method.average
     )
     check_average(plan.server, family, step, sends)
     return plan
-
-
-def _check_small_first(config: RunConfig, method: Method, submodels: int) -> None:
-    """Refuse to unlock submodels where what only they hold is not new.
-
-    Raises:
-        ConfigError: naming what it does not go with.
-    """
-    if config.clients.unlocks is None:
-        return
-    model, server = config.model, config.server
-    reasons = {
-        f"with {model.method} there is one model, and no larger one that could come later": (
-            submodels == 1
-        ),
-        f"with {model.method} other channels come first each round": method.rolling,
-        "model.start and model.weights bring trained weights for all submodels, which unlocking "
-        "would overwrite": model.start is not None or model.weights is not None,
-        "an average of products fills all ranks from the first round on": "products"
-        in (method.average, server.average),
-        "engine.flower.choice 'client' lets nodes train what is not unlocked": (
-            config.engine.flower.choice == "client"
-        ),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise ConfigError(
-                f"clients.small_first: {reason}; leave one of them out, or set small_first to "
-                "[0, 1], so that all submodels are trained from the first round on"
-            )
 
 
 def _try_out(config: RunConfig, family: Family, task: Task) -> None:
@@ -383,19 +353,6 @@ def _try_out(config: RunConfig, family: Family, task: Task) -> None:
         return pick_memory_format(asked, family, submodel, device)
 
     try_out(config.model, family, task, inputs, task.make_target(rows), layout)
-
-
-def with_small_first(config: RunConfig) -> RunConfig:
-    """Let a run that begins unlock submodels as its method does, where nothing else is asked for.
-
-    The rounds stand in its settings from then on, so that it keeps to them when it is given more.
-    """
-    shares = method_of(config.model).small_first
-    if shares is None or config.clients.small_first is not None:
-        return config
-    alone, everyone = (round(share * config.rounds) for share in shares)
-    rounds = (alone, max(everyone, alone + 1))
-    return replace(config, clients=replace(config.clients, small_first=rounds))
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:

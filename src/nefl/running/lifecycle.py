@@ -30,16 +30,11 @@ from nefl.nesting.spec import Family
 from nefl.recipes import load_recipe
 from nefl.references import check_code, remember_code
 from nefl.rounds import Engine, Observer, check_observers, run_training
-from nefl.running.assembly import (
-    Setting,
-    assemble,
-    settings_checksum,
-    with_absolute_paths,
-    with_small_first,
-)
+from nefl.running.assembly import Setting, assemble, settings_checksum, with_absolute_paths
 from nefl.running.compiling import settled
 from nefl.running.first_state import FirstState, first_state
 from nefl.running.recorder import Recorder
+from nefl.running.small_first import with_small_first
 from nefl.server.closing import check_clock
 from nefl.state import Evaluation, ServerState
 from nefl.tasks.task import Task
