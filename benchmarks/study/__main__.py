@@ -172,6 +172,9 @@ def main() -> None:
     if given.command == "gather":
         print(f"{given.out}: {gather(given.runs, given.out)} runs")
     elif given.command == "picture":
+        nameless = [arm for arm in given.arms if not arm.rpartition("=")[0]]
+        if nameless:
+            parser.error(f"--arms {nameless[0]!r}: give NAME=PROTOCOL/ARM")
         arms = dict(arm.rpartition("=")[::2] for arm in given.arms)
         given.out.write_bytes(draw(picture(read(given.file), arms), given.out))
     elif given.command == "tables":

@@ -113,7 +113,7 @@ class Local:
         if corners_given and number == self.submodel:
             raise NestingError(
                 f"member {number}: is the client's own submodel, whose weights are trained; leave "
-                f"out corners_given, or run it under torch.no_grad()"
+                "out corners_given, or run it under torch.no_grad()"
             )
         instead = self._inside(leaves).left_alone(self.model, share) if leaves else {}
         if number == self.submodel:
